@@ -58,9 +58,11 @@ PURE = [
     *(f"{name}.py" for name in ("events", "media", "messages", "names", "records")),
     *(
         f"models/{name}.py"
-        for name in ("anthropic", "chat", "dialect", "errors", "google", "responses", "retry", "sse")
+        for name in (
+            *("anthropic", "attachments", "chat", "dialect", "errors", "google", "json_values", "redaction"),
+            *("responses", "retry", "schemas", "sse"),
+        )
     ),
-    "models/redaction.py",
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("lists", "state")),
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs")),

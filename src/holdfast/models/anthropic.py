@@ -23,7 +23,6 @@ header), ``tools`` (before ours), and ``output_config`` (merged with ours).
 from __future__ import annotations
 
 import binascii
-import hashlib
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -53,10 +52,10 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
+from holdfast.models.attachments import EMPTY_FILE, attachment_bytes, attachment_label, is_text_type, split_result
 from holdfast.models.contract import EFFORTS, claude_version
 from holdfast.models.dialect import (
     COMMON_FLAGS,
-    EMPTY_FILE,
     EMPTY_MESSAGE,
     NO_STREAM,
     Dialect,
@@ -64,26 +63,26 @@ from holdfast.models.dialect import (
     MessageEncoder,
     ResponseReader,
     WireRequest,
+    derive_call_id,
+    encode_messages,
+    tool_name,
+    with_query,
+)
+from holdfast.models.errors import classify_stream_error
+from holdfast.models.json_values import (
     arguments_from_value,
     as_dict,
     as_list,
     as_text,
-    attachment_bytes,
-    attachment_label,
     bad_frame,
     clip_text,
-    derive_call_id,
     encode_json,
-    encode_messages,
-    is_text_type,
     parse_arguments,
     parse_json,
-    split_result,
     to_text,
     token_count,
-    with_query,
 )
-from holdfast.models.errors import classify_stream_error
+from holdfast.models.schemas import narrow_schema, schema_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -294,8 +293,7 @@ def _output_format(output: OutputSpec) -> bytes:
 
 @IdentityCache
 def _output_instructions(output: OutputSpec) -> bytes:
-    schema = encode_json(output.schema).decode()
-    return text_block(f"Answer with JSON and nothing else. It must match this JSON schema:\n{schema}")
+    return text_block(schema_prompt(output.schema))
 
 
 # ---- messages ----
@@ -303,7 +301,6 @@ def _output_instructions(output: OutputSpec) -> bytes:
 _OPEN: Final = (b'{"role":"user","content":[', b'{"role":"assistant","content":[')
 _NEXT: Final = (b"]}," + _OPEN[0], b"]}," + _OPEN[1])
 _VALID_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
-_INVALID_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _IMAGE_TYPES: Final = {f"image/{kind}": f"image/{kind}" for kind in ("png", "jpeg", "gif", "webp")}
 _IMAGE_TYPES["image/jpg"] = "image/jpeg"
 
@@ -395,8 +392,7 @@ class AnthropicMessageEncoder(MessageEncoder):
         arguments = call.arguments
         if arguments is None:  # the API wants an object, and the model should see what it wrote
             arguments = {"invalid_json": call.malformed or ""}
-        name = _INVALID_IN_NAMES.sub("_", call.name)[:128] or "_"
-        block = {"type": "tool_use", "id": _id(call.id), "name": name, "input": arguments}
+        block = {"type": "tool_use", "id": _id(call.id), "name": tool_name(call.name), "input": arguments}
         replay = self._own_replay(call)
         if "caller" in replay:
             block["caller"] = replay["caller"]
@@ -462,9 +458,7 @@ def _base64(media_type: str, data: bytes) -> bytes:
 
 def _id(given: str) -> str:
     """Make the id of a call valid; a call and its result get the same."""
-    if _VALID_ID.fullmatch(given):
-        return given
-    return f"call_{hashlib.sha256(given.encode('utf-8', 'backslashreplace')).hexdigest()[:24]}"
+    return given if _VALID_ID.fullmatch(given) else derive_call_id(given)
 
 
 # ---- context edits: the provider shortens a conversation that has grown too long ----
@@ -508,95 +502,6 @@ def required_betas(edits: ContextEdits | None, messages: Sequence[bytes]) -> tup
         return betas
     # An agent may no longer ask for summaries, and still have some in its conversation.
     return (*betas, COMPACTING_BETA) if any(piece.startswith(_COMPACTION) for piece in messages) else betas
-
-
-# ---- schemas ----
-
-_COPIED: Final = frozenset(("type", "title", "description", "enum", "const", "default", "required"))
-_ANNOTATIONS: Final = frozenset(("$schema", "$id", "$comment", "examples", "deprecated", "readOnly", "writeOnly"))
-_LISTS: Final = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
-_MAPS: Final = frozenset(("properties", "$defs", "definitions"))
-_FORMATS: Final = frozenset(
-    ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
-)  # fmt: skip
-_UNSUPPORTED: Final = frozenset(
-    ("patternProperties", "prefixItems", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties")
-)
-
-
-class _UnsupportedSchemaError(Exception):
-    """The provider can't enforce a schema."""
-
-
-def narrow_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Translate a schema into the subset that the provider enforces; None if it does not fit.
-
-    Bounds outside of the subset go into the description; Holdfast checks the answer anyway.
-    """
-    try:
-        made = _narrow_node(schema)
-    except (_UnsupportedSchemaError, RecursionError):
-        return None
-    return None if made.get("type") != "object" or _is_circular(schema) else made
-
-
-def _narrow_node(schema: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
-    node = as_dict(schema)
-    kinds = node.get("type")
-    if isinstance(kinds, list):
-        each = [{**node, "type": kind} for kind in cast("list[Any]", kinds)]
-        return {"anyOf": [_narrow_node(one) for one in each]}
-    if not node.keys() & {"type", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"} or node.keys() & _UNSUPPORTED:
-        raise _UnsupportedSchemaError
-    if "$ref" in node:
-        return {"$ref": node["$ref"]}
-    made: dict[str, Any] = {}
-    unenforced: dict[str, Any] = {}
-    for key, value in node.items():
-        is_format = key == "format" and isinstance(value, str) and value in _FORMATS
-        if key in _COPIED or is_format or (key == "minItems" and type(value) is int and value < 2):
-            made[key] = value
-        elif key in _MAPS:
-            made[key] = {name: _narrow_node(one) for name, one in as_dict(value).items()}
-        elif key in _LISTS:
-            made[_LISTS[key]] = [_narrow_node(one) for one in cast("list[Any]", value)]
-        elif key == "items":
-            made[key] = _narrow_node(value)
-        elif key == "additionalProperties":
-            if value is not False:
-                raise _UnsupportedSchemaError
-        elif key not in _ANNOTATIONS:
-            unenforced[key] = value
-    kind = made.get("type")
-    if (kind == "object" and not made.get("properties")) or (kind == "array" and "items" not in made):
-        raise _UnsupportedSchemaError
-    if kind == "object":
-        made["additionalProperties"] = False
-    if unenforced:
-        words = ", ".join(f"{key}: {encode_json(value).decode()}" for key, value in unenforced.items())
-        made["description"] = f"{made['description']} ({words})" if made.get("description") else words
-    return made
-
-
-def _is_circular(schema: dict[str, Any]) -> bool:
-    """True if a definition refers to itself."""
-    named = {
-        f"#/{place}/{name}": set(_references(one))
-        for place in ("$defs", "definitions")
-        for name, one in as_dict(schema.get(place)).items()
-    }
-    known: set[str] = set()
-    while ready := {name for name, needs in named.items() if needs <= known} - known:
-        known |= ready
-    return not named.keys() <= known or not set(_references(schema)) <= known
-
-
-def _references(node: Any) -> list[str]:  # noqa: ANN401  any JSON value
-    if isinstance(node, list):
-        return [found for item in cast("list[Any]", node) for found in _references(item)]
-    found = [inner for value in as_dict(node).values() for inner in _references(value)]
-    reference = as_dict(node).get("$ref")
-    return [*found, reference] if isinstance(reference, str) else found
 
 
 # ==== responses ====

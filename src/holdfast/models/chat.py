@@ -38,40 +38,37 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
+from holdfast.models.attachments import attachment_bytes, data_url, is_text_type, split_result, to_base64
 from holdfast.models.dialect import (
     COMMON_FLAGS,
-    COMMON_STRICT_KEYWORDS,
-    JSON_ERRORS,
     NO_STREAM,
     Dialect,
     IdentityCache,
     MessageEncoder,
     ResponseReader,
-    StrictSchemaRules,
     WireRequest,
-    as_dict,
-    as_list,
-    as_text,
-    attachment_bytes,
-    bad_frame,
-    clip_text,
-    data_url,
     derive_call_id,
-    encode_json,
     encode_messages,
-    fits_strict,
-    is_text_type,
-    parse_arguments,
-    parse_json,
-    repair_surrogates,
-    split_result,
-    to_base64,
-    to_text,
-    token_count,
-    unix_seconds,
+    tool_name,
     with_query,
 )
 from holdfast.models.errors import classify_stream_error
+from holdfast.models.json_values import (
+    JSON_ERRORS,
+    as_dict,
+    as_list,
+    as_text,
+    bad_frame,
+    clip_text,
+    encode_json,
+    parse_arguments,
+    parse_json,
+    repair_surrogates,
+    to_text,
+    token_count,
+    unix_seconds,
+)
+from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, StrictSchemaRules, fits_strict, schema_prompt
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
@@ -203,8 +200,7 @@ def _beginning(
             shape = {"name": tool_name(output.name), "schema": output.schema, "strict": allows_strict(output.schema)}
             fields["response_format"] = {"type": "json_schema", "json_schema": shape}
         if not is_object or flags & {"json_object", "schema_in_words"}:
-            schema = encode_json(output.schema).decode()
-            prompt = f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{schema}"
+            prompt = schema_prompt(output.schema)
             instructions = f"{instructions}\n\n{prompt}" if instructions else prompt
     if settings.cache and "cache_control" in flags:
         fields["cache_control"] = {"type": "ephemeral"}
@@ -253,7 +249,6 @@ _OK: Final = {"role": "assistant", "content": "OK"}
 _AUDIO_FORMATS: Final = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp4": "m4a", "x-m4a": "m4a"}
 _NINE_CHARACTERS: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _LETTERS: Final = string.ascii_letters + string.digits
-_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def _order_messages(messages: tuple[Message, ...], pieces: list[bytes], flags: frozenset[str]) -> list[bytes]:
@@ -411,12 +406,6 @@ class ChatMessageEncoder(MessageEncoder):
         if "call_ids_40" in self._flags and len(id) > 40:
             return derive_call_id(id)
         return id or derive_call_id(id)
-
-
-@lru_cache(maxsize=4_096)
-def tool_name(name: str) -> str:
-    """Make the name of a tool valid. Only a name that a model invented can be invalid."""
-    return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
 
 
 def _text_part(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from contextlib import aclosing
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, get_args, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -118,13 +118,6 @@ def claude_version(model: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or 0)
 
 
-class AdjustedSettings(NamedTuple):
-    """Settings as a model supports them, with notes on the changes."""
-
-    settings: Settings
-    notes: tuple[str, ...] = ()
-
-
 class ModelParameters:
     """The parameters that one model supports. `unsupported` and `efforts` override the rules."""
 
@@ -142,8 +135,8 @@ class ModelParameters:
         self._unsupported = None if unsupported is None else _check_names("unsupported", unsupported, OPTIONAL_SETTINGS)
         self._efforts = None if efforts is None else _check_names("efforts", efforts, EFFORTS)
 
-    def adjust(self, settings: Settings) -> AdjustedSettings:
-        """Return the settings to send."""
+    def adjust(self, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+        """Return the settings as the model supports them, with notes on the changes."""
         notes: list[str] = []
         changed: dict[str, object] = {}
         for name in self._refused(settings):
@@ -162,7 +155,7 @@ class ModelParameters:
                 nearest = EFFORTS[lower[-1] if lower else levels[0]] if levels else known[0]
                 changed["effort"] = nearest
                 notes.append(f"effort {effort!r} is sent as {nearest!r}: {self._model} does not know it")
-        return AdjustedSettings(replace(settings, **changed), tuple(notes)) if notes else AdjustedSettings(settings)
+        return (replace(settings, **changed) if notes else settings), tuple(notes)
 
     def _refused(self, settings: Settings) -> Iterable[str]:
         if self._unsupported is not None:

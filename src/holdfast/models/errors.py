@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.dialect import as_dict, as_list, as_text, clip_text, parse_json, to_json
+from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, parse_json, to_json
 from holdfast.models.retry import (
     TRANSIENT_KINDS,
     add_response_headers,
@@ -38,35 +38,20 @@ _KIND_BY_STATUS: Final = {
     504: "timeout",
     529: "overloaded",
 }
-_DECISIVE_CODES: Final = (
-    # Groq checks the model's output, and answers 400 if it is no call or no JSON. The request is fine: another sample
-    # mostly comes out well. So it counts as a server error, which is retried.
-    (re.compile(r"tool_use_failed|output_parse_failed|json_validate_failed"), "server_error"),
-    (
-        re.compile(
-            r"content_filter|content_policy|responsibleaipolicy|moderation|flagged_input|invalid_prompt"
-            r"|cyber_policy|bio_policy"
-        ),
-        "content_filter",
-    ),
-    (
-        re.compile(
-            r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required|usage_limit_reached"
-            r"|usage_not_included"
-        ),
-        "billing",
-    ),
-    (
-        re.compile(
-            r"invalid_api_key|api_key_(?:invalid|expired)|access_token_expired|authentication_error|unauthori[sz]ed"
-            r"|unauthenticated"
-        ),
-        "authentication",
-    ),
-    (
-        re.compile(r"context_length_exceeded|exceed_context_size|string_above_max_length|request_too_large"),
-        "context_overflow",
-    ),
+_DECISIVE_CODES: Final = tuple(
+    (re.compile(codes), kind)
+    for codes, kind in (
+        # Groq checks the model's output, and answers 400 if it is no call or no JSON. The request is fine: another
+        # sample mostly comes out well. So it counts as a server error, which is retried.
+        ("tool_use_failed|output_parse_failed|json_validate_failed", "server_error"),
+        ("content_filter|content_policy|responsibleaipolicy|moderation|flagged_input", "content_filter"),
+        ("invalid_prompt|cyber_policy|bio_policy", "content_filter"),
+        ("insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required", "billing"),
+        ("usage_limit_reached|usage_not_included", "billing"),
+        ("invalid_api_key|api_key_(?:invalid|expired)|access_token_expired", "authentication"),
+        ("authentication_error|unauthori[sz]ed|unauthenticated", "authentication"),
+        ("context_length_exceeded|exceed_context_size|string_above_max_length|request_too_large", "context_overflow"),
+    )
 )
 """Codes that say more than status and message."""
 _CODES: Final = (

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart, total_usage
 from holdfast.models.contract import Model, flatten_batches, respond, stream_batches
-from holdfast.models.dialect import clip_text
+from holdfast.models.json_values import clip_text
 from holdfast.models.retry import attach_attempts, make_attempt
 
 if TYPE_CHECKING:

@@ -49,32 +49,31 @@ from holdfast.messages import (
     ToolMessage,
     Usage,
 )
+from holdfast.models.attachments import EMPTY_FILE, attachment_bytes, is_text_type, split_result, to_base64
 from holdfast.models.contract import EFFORTS
 from holdfast.models.dialect import (
     COMMON_FLAGS,
-    EMPTY_FILE,
     EMPTY_MESSAGE,
     NO_STREAM,
     Dialect,
     MessageEncoder,
     ResponseReader,
     WireRequest,
+    derive_call_id,
+    encode_messages,
+    with_query,
+)
+from holdfast.models.errors import classify_stream_error
+from holdfast.models.json_values import (
     arguments_from_value,
     as_dict,
     as_list,
     as_text,
-    attachment_bytes,
     clip_text,
-    derive_call_id,
     encode_json,
-    encode_messages,
-    is_text_type,
-    split_result,
-    to_base64,
     token_count,
-    with_query,
 )
-from holdfast.models.errors import classify_stream_error
+from holdfast.models.schemas import schema_prompt
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
@@ -94,7 +93,6 @@ _LEVELS: Final = dict(zip(EFFORTS, ("MINIMAL", "MINIMAL", "LOW", "MEDIUM", "HIGH
 """Thinking can't be switched off."""
 _BUDGETS: Final = dict(zip(EFFORTS, (0, 512, 1_024, 8_192, 24_576, 24_576, 24_576), strict=True))
 _CHOICES: Final = {"none": "NONE", "required": "ANY"}
-_SCHEMA_PROMPT: Final = "Give your final answer as JSON and nothing else. It must have the shape of this JSON schema:\n"
 
 
 def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
@@ -137,7 +135,7 @@ def _fields(request: ModelRequest, *, second_generation: bool) -> dict[str, Any]
     system = [{"text": request.instructions}] if request.instructions else []
     if output is not None and second_generation and tools:
         # The second generation answers by schema or with tools, not both: the schema goes into the instructions.
-        system.append({"text": _SCHEMA_PROMPT + encode_json(output.schema).decode()})
+        system.append({"text": schema_prompt(output.schema)})
         output = None
     config: dict[str, Any] = {
         "maxOutputTokens": settings.max_output_tokens,

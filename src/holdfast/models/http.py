@@ -49,9 +49,10 @@ from holdfast.models.credentials import (
     redact_text,
     set_message,
 )
-from holdfast.models.dialect import NO_STREAM, IdentityCache, clip_text
+from holdfast.models.dialect import NO_STREAM, IdentityCache
 from holdfast.models.endpoints import check_headers
 from holdfast.models.errors import classify_error
+from holdfast.models.json_values import clip_text
 from holdfast.models.limits import CallGate, CallLimits, shared_gate
 from holdfast.models.retry import (
     Retry,
@@ -150,11 +151,11 @@ class HttpModel:
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
         """Stream the reply in batches: all events of one piece of the body at once."""
-        adjusted = self._adjust_settings(request.settings)
-        if adjusted.notes:
-            request = msgspec.structs.replace(request, settings=adjusted.settings)
+        settings, notes = self._adjust_settings(request.settings)
+        if notes:
+            request = msgspec.structs.replace(request, settings=settings)
         wire = self.dialect.encode_request(self.endpoint, self.model, request)
-        if changes := adjusted.notes + wire.notes:
+        if changes := notes + wire.notes:
             yield [StreamNote("settings_changed", "; ".join(changes))]
         if wire.dropped:
             left_out = f"{wire.dropped} parts that another model or address made are left out"

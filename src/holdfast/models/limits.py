@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -43,20 +43,14 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
             check_seconds("limit per_minute", self.per_minute, above=True)
 
 
-class Slot(NamedTuple):
-    """The place of a call on an even time line."""
+def next_slot(due: float, now: float, *, per_minute: float, burst: int) -> tuple[float, float]:
+    """Take the slot at `due`, or now if that has passed: return the seconds to wait, and the time of the next slot.
 
-    wait: float
-    """Seconds until the call may begin."""
-    due: float
-    """Time of the next slot."""
-
-
-def next_slot(due: float, now: float, *, per_minute: float, burst: int) -> Slot:
-    """Take the slot at `due`, or now if that has passed. `burst` slots may be taken in advance."""
+    `burst` slots may be taken in advance.
+    """
     interval = 60 / per_minute
     at = max(due, now)
-    return Slot(max(0.0, at - (burst - 1) * interval - now), at + interval)
+    return max(0.0, at - (burst - 1) * interval - now), at + interval
 
 
 class CallGate:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.models.dialect import as_dict
+from holdfast.models.json_values import as_dict
 from holdfast.secrets.forms import make_finder, secret_forms, secret_marker
 from holdfast.secrets.redactor import active_redactors
 

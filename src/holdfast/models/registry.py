@@ -75,7 +75,7 @@ def model(
     if provider in _makers:
         _refuse_options(name, options, "an endpoint")
         return _makers[provider](rest)
-    from holdfast.models.dialect import NO_STREAM  # noqa: PLC0415
+    from holdfast.models.dialect import NO_STREAM  # noqa: PLC0415  loaded on first use
     from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415
     from holdfast.models.http import HttpModel  # noqa: PLC0415
     from holdfast.models.limits import CallLimits  # noqa: PLC0415

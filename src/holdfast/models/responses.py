@@ -48,45 +48,44 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
+from holdfast.models.attachments import attachment_bytes, attachment_label, data_url, split_result
 from holdfast.models.dialect import (
     COMMON_FLAGS,
-    COMMON_STRICT_KEYWORDS,
-    JSON_ERRORS,
     NO_STREAM,
     Dialect,
     IdentityCache,
     MessageEncoder,
     ResponseReader,
-    StrictSchemaRules,
     WireRequest,
-    as_dict,
-    as_list,
-    as_text,
-    attachment_bytes,
-    attachment_label,
-    bad_frame,
-    clip_text,
-    data_url,
     derive_call_id,
-    encode_json,
     encode_messages,
-    fits_strict,
-    parse_arguments,
-    parse_json,
-    repair_surrogates,
-    split_result,
-    to_text,
-    token_count,
-    unix_seconds,
+    tool_name,
     with_query,
 )
 from holdfast.models.errors import classify_stream_error
+from holdfast.models.json_values import (
+    JSON_ERRORS,
+    as_dict,
+    as_list,
+    as_text,
+    bad_frame,
+    clip_text,
+    encode_json,
+    parse_arguments,
+    parse_json,
+    repair_surrogates,
+    to_text,
+    token_count,
+    unix_seconds,
+)
+from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, StrictSchemaRules, fits_strict, schema_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.messages import FinishReason, Message, ModelRequest, Part, StreamEvent, ToolResult, ToolSpec
-    from holdfast.models.dialect import Endpoint, Frame, SurrogateJoiner
+    from holdfast.models.dialect import Endpoint, Frame
+    from holdfast.models.json_values import SurrogateJoiner
 
 FLAGS: Final = COMMON_FLAGS | {
     "no_cache_key": "prompt_cache_key is refused and left out",
@@ -134,11 +133,14 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
     if request.output is not None:
         schema = request.output.schema
         if schema.get("type") == "object":
-            name = NOT_IN_NAMES.sub("_", request.output.name)[:64] or "answer"
-            shape = {"name": name, "schema": schema, "strict": strict and fits_strict(schema, _RULES)}
+            shape = {
+                "name": tool_name(request.output.name),
+                "schema": schema,
+                "strict": strict and fits_strict(schema, _RULES),
+            }
             text = {"format": {"type": "json_schema", **shape}}
         else:  # it can't be enforced, and goes into the instructions
-            prompt = f"Answer with JSON alone, of this JSON schema:\n{encode_json(schema).decode()}"
+            prompt = schema_prompt(schema)
             instructions = f"{instructions}\n\n{prompt}" if instructions else prompt
     more = extra.pop("tools", None) or ()
     ours = _tools(request.tools, strict)
@@ -200,8 +202,6 @@ def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # noqa: FBT001 
 # ---- messages ----
 
 Item: TypeAlias = dict[str, Any]
-NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONGEST_ID: Final = 64
 _NEVER_ACCEPTED: Final = re.compile(
     r"audio/|video/|font/|application/(?:octet-stream|zip|gzip|vnd\.rar|x-(?:tar|gzip|bzip2|xz|7z-compressed|sqlite3)|wasm)",
@@ -313,16 +313,15 @@ def _is_sendable(replay: Any) -> bool:  # noqa: ANN401  any JSON value
 
 
 def _call_item(call: ToolCall, own: Item) -> Item:
-    name = call.name if _NAME.fullmatch(call.name) else NOT_IN_NAMES.sub("_", call.name)[:64] or "unknown"
     # Malformed arguments are not repeated: many servers parse them, and the result says what was wrong.
     arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
-    ours = {"type": "function_call", "call_id": _wire_id(call.id), "name": name, "arguments": arguments}
+    ours = {"type": "function_call", "call_id": _wire_id(call.id), "name": tool_name(call.name), "arguments": arguments}
     return {**own, **ours}
 
 
 def _wire_id(id: str) -> str:
     """Shorten the id of a call to what the API accepts; other providers have longer ones."""
-    return id if len(id) <= _LONGEST_ID else f"call_{hashlib.sha256(id.encode()).hexdigest()[:40]}"
+    return id if len(id) <= _LONGEST_ID else derive_call_id(id)
 
 
 def _message_item(own: Item, words: Iterable[Text | Refusal | Attachment]) -> Item:

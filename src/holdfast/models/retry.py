@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.errors import InvalidNumber, ModelError
 from holdfast.messages import Attempt
-from holdfast.models.dialect import as_text, clip_text
+from holdfast.models.json_values import as_text, clip_text
 from holdfast.names import check_int
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import re
 from typing import Final
 
 from holdfast.errors import EventTooLarge, ModelError
-from holdfast.models.dialect import Frame, bad_frame
+from holdfast.models.dialect import Frame
+from holdfast.models.json_values import bad_frame
 
 MAX_EVENT: Final = 32 * 1024 * 1024
 """Largest event, in bytes; a generated image comes in one event."""

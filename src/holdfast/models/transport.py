@@ -21,7 +21,7 @@ import msgspec
 from aiohttp.http import StreamWriter
 
 from holdfast.errors import ModelError
-from holdfast.models.dialect import clip_text
+from holdfast.models.json_values import clip_text
 from holdfast.models.retry import check_seconds
 
 if TYPE_CHECKING:

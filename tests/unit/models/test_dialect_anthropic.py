@@ -43,9 +43,10 @@ from holdfast.messages import (
     UserMessage,
     encode,
 )
-from holdfast.models.anthropic import DIALECT, AnthropicReader, drop_unanswered_tool_uses, narrow_schema
+from holdfast.models.anthropic import DIALECT, AnthropicReader, drop_unanswered_tool_uses
 from holdfast.models.dialect import Endpoint, Frame, ResponseReader
 from holdfast.models.errors import classify_error
+from holdfast.models.schemas import narrow_schema
 from holdfast.turns.state import Thread
 
 ENDPOINT: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://api.anthropic.com")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.messages import Reasoning
 from holdfast.models.chat import ObjectEndDetector, ReasoningDetails
-from holdfast.models.dialect import Endpoint, Frame, parse_arguments
+from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.json_values import parse_arguments
 from holdfast.models.registry import load_dialect
 
 if TYPE_CHECKING:

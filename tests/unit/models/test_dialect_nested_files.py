@@ -12,7 +12,8 @@ from tests.every import every
 
 from holdfast.media import FILES_DEPTH
 from holdfast.messages import Attachment, ModelRequest, ToolMessage, ToolResult
-from holdfast.models.dialect import Endpoint, split_result
+from holdfast.models.attachments import split_result
+from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
 
 DIALECTS = ("anthropic", "chat", "google", "responses")

@@ -81,7 +81,7 @@ def test_what_can_be_meant_is_taken() -> None:
 
 def sent(model: str, settings: Settings, name: str = "anthropic", provider: str = "", **own: Any) -> Settings:
     endpoint = Endpoint(provider=provider or name, dialect=name, base_url="https://here")
-    return ModelParameters(endpoint, model, **own).adjust(settings).settings
+    return ModelParameters(endpoint, model, **own).adjust(settings)[0]
 
 
 @every("effort", get_args(Effort))

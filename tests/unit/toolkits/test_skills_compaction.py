@@ -9,13 +9,7 @@ import pytest
 from holdfast.errors import InvalidNumber
 from holdfast.errors.world import NotOffered
 from holdfast.messages import Settings, encode
-from holdfast.models.anthropic import (
-    CLEARING_BETA,
-    COMPACTING_BETA,
-    LEAST_COMPACTED,
-    context_edits,
-    required_betas,
-)
+from holdfast.models.anthropic import CLEARING_BETA, COMPACTING_BETA, LEAST_COMPACTED, context_edits, required_betas
 from holdfast.models.dialect import Endpoint
 from holdfast.models.responses import context_management
 

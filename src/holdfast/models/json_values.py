@@ -1,0 +1,207 @@
+"""JSON values as providers send them: read leniently, and never believed blindly. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+import msgspec
+
+from holdfast.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+
+encode_json: Final = msgspec.json.Encoder().encode
+JSON_ERRORS: Final = (ValueError, RecursionError)
+"""Raised when foreign JSON is read or written."""
+MAX_TOKEN_COUNT: Final = 1_000_000_000
+"""More than any model reads or writes in one reply."""
+_MAX_SECONDS: Final = 2**53 - 1
+_decode: Final[Callable[[bytes | str], Any]] = msgspec.json.Decoder().decode
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def as_dict(value: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
+    """Return an object as it is, anything else as an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:  # noqa: ANN401  any JSON value
+    """Return an array as it is, anything else as an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def as_text(value: Any) -> str:  # noqa: ANN401  any JSON value
+    """Return a string as it is, anything else as an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def token_count(value: Any) -> int:  # noqa: ANN401  any JSON value
+    """Read a count of tokens; 0 for anything that is not a number.
+
+    An impossible count is a `ModelError`: believed, it would use up every budget, or refund some.
+    """
+    if type(value) is int:  # as nearly always
+        if 0 <= value <= MAX_TOKEN_COUNT:
+            return value
+    elif value is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    elif math.isfinite(value) and 0 <= value <= MAX_TOKEN_COUNT:
+        return int(value)
+    words = clip_text(to_json(value) or value, 40)
+    raise ModelError(f"the provider counted {words} tokens, which can't be true", kind="bad_usage")
+
+
+def unix_seconds(value: Any) -> int:  # noqa: ANN401  any JSON value
+    """Read a time in whole seconds; 0 for anything else."""
+    return value if type(value) is int and 0 <= value <= _MAX_SECONDS else 0
+
+
+def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the arguments of a call, or None and the text if it is not a JSON object. Empty and null mean none."""
+    if not text.strip():
+        return {}, None
+    try:
+        value = _decode(text)
+    except JSON_ERRORS:
+        return None, text
+    if value is None:
+        return {}, None
+    return (cast("dict[str, Any]", value), None) if isinstance(value, dict) else (None, text)
+
+
+def arguments_from_value(value: Any) -> tuple[dict[str, Any] | None, str | None]:  # noqa: ANN401  any JSON value
+    """Like `parse_arguments`, for providers that send a value instead of its text."""
+    if value is None or isinstance(value, dict):
+        return as_dict(value), None
+    return parse_arguments(value) if isinstance(value, str) else (None, to_json(value))
+
+
+def to_json(value: Any) -> str:  # noqa: ANN401  any JSON value
+    """Write a value as JSON for people; empty if it has no JSON form or is nested too deeply."""
+    try:
+        return encode_json(value).decode()
+    except JSON_ERRORS:
+        return ""
+
+
+def clip_text(text: Any, limit: int = 1_000) -> str:  # noqa: ANN401  any JSON value
+    """Make a provider's text printable and at most `limit` characters long."""
+    words = text if isinstance(text, str) else str(text)
+    words = words.encode("utf-8", "backslashreplace").decode()
+    return words if len(words) <= limit else f"{words[:limit]}..."
+
+
+def parse_json(data: bytes) -> Any:  # noqa: ANN401  any JSON value
+    """Parse a whole JSON text. Lone surrogates and invalid bytes become U+FFFD."""
+    try:
+        return _decode(data)
+    except JSON_ERRORS:
+        return repair_surrogates(_parse_leniently(data))
+
+
+def _parse_leniently(data: bytes) -> Any:  # noqa: ANN401  any JSON value
+    """Parse JSON with lone surrogates in it. Slow: for data that the strict parser has refused."""
+    try:
+        return json.loads(data.decode("utf-8-sig", "replace"), parse_constant=_refuse_number, parse_float=_parse_float)
+    except JSON_ERRORS as error:
+        raise bad_frame(f"what came is no JSON: {clip_text(error, 200)}") from None
+
+
+def _refuse_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _parse_float(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
+
+
+def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401  any JSON value
+    """Replace lone surrogates in a value by U+FFFD, except in the texts of `growing` fields."""
+    try:
+        return _repair(value, growing)
+    except RecursionError:
+        raise bad_frame("what came is nested too deeply") from None
+
+
+def _repair(value: Any, growing: frozenset[str]) -> Any:  # noqa: ANN401  any JSON value
+    if isinstance(value, str):
+        return _join_surrogates(value)
+    if isinstance(value, list):
+        return [_repair(item, growing) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {
+            _join_surrogates(name): item if name in growing and isinstance(item, str) else _repair(item, growing)
+            for name, item in cast("dict[str, Any]", value).items()
+        }
+    return value
+
+
+def _join_surrogates(text: str) -> str:
+    if _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class SurrogateJoiner:
+    """Joins characters that a stream cut in two. The first half waits for the next piece of the same text.
+
+    A reader parses each frame with `parse` and passes each piece of text through `join`. That costs nothing before the
+    first frame with half a character. Such frames are rare: a character outside the basic plane has to be written as
+    two escapes, and to be cut between them.
+    """
+
+    __slots__ = ("_growing", "_waiting", "active")
+
+    def __init__(self, growing: frozenset[str]) -> None:
+        self._growing = growing
+        """Fields whose text goes on in later frames. In all others a lone surrogate is U+FFFD at once."""
+        self.active = False
+        """True if a frame had half a character. Before that, hot paths need not call `join`."""
+        self._waiting: dict[Hashable, str] = {}
+
+    def parse(self, data: bytes) -> Any:  # noqa: ANN401  any JSON value
+        """Parse a frame. Texts in growing fields may have lone surrogates, and have to go through `join`."""
+        try:
+            return _decode(data)
+        except JSON_ERRORS:
+            return self.parse_leniently(data)
+
+    def parse_leniently(self, data: bytes) -> Any:  # noqa: ANN401  any JSON value
+        """Parse a frame that the caller's own strict parser has refused."""
+        value = repair_surrogates(_parse_leniently(data), self._growing)
+        self.active = True
+        return value
+
+    def join(self, place: Hashable, text: str) -> str:
+        """Return the next piece of the text at `place`, without a trailing half."""
+        if not self.active:
+            return text
+        text = self._waiting.pop(place, "") + text
+        if "\ud800" <= text[-1:] <= "\udbff":
+            self._waiting[place] = text[-1]
+            text = text[:-1]
+        return _join_surrogates(text)
+
+    def flush(self, place: Hashable) -> str:
+        """Return U+FFFD if a half still waits at `place`, else nothing."""
+        return "\ufffd" if self._waiting.pop(place, None) else ""
+
+    def repair(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
+        """Repair a value that is kept as it came, though its fields are named like growing ones."""
+        return repair_surrogates(value) if self.active else value
+
+
+def to_text(value: Any) -> str:  # noqa: ANN401  any JSON value
+    """Return a text as it is, any other value as JSON."""
+    return value if isinstance(value, str) else encode_json(value).decode()
+
+
+def bad_frame(message: str) -> ModelError:
+    """Make the error for a response that can't be understood. Another attempt may bring a better one."""
+    return ModelError(message, kind="bad_frame", retryable=True)

@@ -1,0 +1,159 @@
+"""Schemas of tools and answers, as far as providers enforce them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from holdfast.models.json_values import as_dict, as_list, encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def schema_prompt(schema: Mapping[str, Any]) -> str:
+    """Ask for an answer of a schema in words, where the provider can't enforce it."""
+    shape = encode_json(schema).decode()
+    return f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{shape}"
+
+
+# ---- strict schemas of OpenAI and others ----
+
+
+class StrictSchemaRules(NamedTuple):
+    """The rules of an API for strict schemas. It refuses a request that breaks them."""
+
+    keywords: frozenset[str]
+    formats: frozenset[str]
+    depth: int
+    properties: int
+
+
+COMMON_STRICT_KEYWORDS: Final = frozenset(
+    (
+        *("type", "title", "description", "enum", "const", "anyOf", "$ref", "$defs"),
+        *("properties", "required", "additionalProperties", "items"),
+    )
+)
+"""Accepted by every API that has strict schemas."""
+
+
+def fits_strict(schema: Any, rules: StrictSchemaRules) -> bool:  # noqa: ANN401  any JSON value
+    """True if `schema` obeys the rules: closed objects, all properties required, known keywords only."""
+    if as_dict(schema).get("type") != "object":
+        return False
+    properties = [0]
+    return _obeys(schema, rules, 0, properties) and properties[0] <= rules.properties
+
+
+def _obeys(schema: Any, rules: StrictSchemaRules, depth: int, properties: list[int]) -> bool:  # noqa: ANN401
+    if not isinstance(schema, dict) or depth > rules.depth:
+        return False
+    node = cast("dict[str, Any]", schema)
+    if "$ref" in node:
+        return len(node) == 1 and str(node["$ref"]).startswith("#")
+    types = {kind for kind in as_list(node.get("type")) or [node.get("type")] if isinstance(kind, str)}
+    plain = node.keys() <= rules.keywords and ("format" not in node or str(node["format"]) in rules.formats)
+    if not plain or not (types or "anyOf" in node):
+        return False
+    fields = as_dict(node.get("properties"))
+    if "object" in types:  # it must have exactly the properties that it names, all of them required
+        required, closed = node.get("required"), node.get("additionalProperties") is False
+        if not closed or not isinstance(required, list) or not isinstance(node.get("properties"), dict):
+            return False
+        if sorted(map(str, cast("list[Any]", required))) != sorted(fields):
+            return False
+    properties[0] += len(fields)
+    inner = [(value, depth + 1) for value in fields.values()]
+    inner += [(value, depth) for value in as_list(node.get("anyOf"))]
+    inner += [(value, 1) for name in ("$defs", "definitions") for value in as_dict(node.get(name)).values()]
+    inner += [(node.get("items"), depth + 1)] if "array" in types else []
+    return all(_obeys(value, rules, level, properties) for value, level in inner)
+
+
+# ---- the subset that Anthropic enforces ----
+
+_COPIED: Final = frozenset(("type", "title", "description", "enum", "const", "default", "required"))
+_ANNOTATIONS: Final = frozenset(("$schema", "$id", "$comment", "examples", "deprecated", "readOnly", "writeOnly"))
+_LISTS: Final = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
+_MAPS: Final = frozenset(("properties", "$defs", "definitions"))
+_FORMATS: Final = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
+)  # fmt: skip
+_UNSUPPORTED: Final = frozenset(
+    ("patternProperties", "prefixItems", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties")
+)
+
+
+class _UnsupportedSchemaError(Exception):
+    """The provider can't enforce a schema."""
+
+
+def narrow_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Translate a schema into the subset that the provider enforces; None if it does not fit.
+
+    Bounds outside of the subset go into the description; Holdfast checks the answer anyway.
+    """
+    try:
+        made = _narrow_node(schema)
+    except (_UnsupportedSchemaError, RecursionError):
+        return None
+    return None if made.get("type") != "object" or _is_circular(schema) else made
+
+
+def _narrow_node(schema: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
+    node = as_dict(schema)
+    kinds = node.get("type")
+    if isinstance(kinds, list):
+        each = [{**node, "type": kind} for kind in cast("list[Any]", kinds)]
+        return {"anyOf": [_narrow_node(one) for one in each]}
+    if not node.keys() & {"type", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"} or node.keys() & _UNSUPPORTED:
+        raise _UnsupportedSchemaError
+    if "$ref" in node:
+        return {"$ref": node["$ref"]}
+    made: dict[str, Any] = {}
+    unenforced: dict[str, Any] = {}
+    for key, value in node.items():
+        is_format = key == "format" and isinstance(value, str) and value in _FORMATS
+        if key in _COPIED or is_format or (key == "minItems" and type(value) is int and value < 2):
+            made[key] = value
+        elif key in _MAPS:
+            made[key] = {name: _narrow_node(one) for name, one in as_dict(value).items()}
+        elif key in _LISTS:
+            made[_LISTS[key]] = [_narrow_node(one) for one in cast("list[Any]", value)]
+        elif key == "items":
+            made[key] = _narrow_node(value)
+        elif key == "additionalProperties":
+            if value is not False:
+                raise _UnsupportedSchemaError
+        elif key not in _ANNOTATIONS:
+            unenforced[key] = value
+    kind = made.get("type")
+    if (kind == "object" and not made.get("properties")) or (kind == "array" and "items" not in made):
+        raise _UnsupportedSchemaError
+    if kind == "object":
+        made["additionalProperties"] = False
+    if unenforced:
+        words = ", ".join(f"{key}: {encode_json(value).decode()}" for key, value in unenforced.items())
+        made["description"] = f"{made['description']} ({words})" if made.get("description") else words
+    return made
+
+
+def _is_circular(schema: dict[str, Any]) -> bool:
+    """True if a definition refers to itself."""
+    named = {
+        f"#/{place}/{name}": set(_references(one))
+        for place in ("$defs", "definitions")
+        for name, one in as_dict(schema.get(place)).items()
+    }
+    known: set[str] = set()
+    while ready := {name for name, needs in named.items() if needs <= known} - known:
+        known |= ready
+    return not named.keys() <= known or not set(_references(schema)) <= known
+
+
+def _references(node: Any) -> list[str]:  # noqa: ANN401  any JSON value
+    if isinstance(node, list):
+        return [found for item in cast("list[Any]", node) for found in _references(item)]
+    found = [inner for value in as_dict(node).values() for inner in _references(value)]
+    reference = as_dict(node).get("$ref")
+    return [*found, reference] if isinstance(reference, str) else found

@@ -6,7 +6,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidArgument
@@ -29,6 +28,7 @@ from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from holdfast.tools import AnyTool
 
@@ -152,12 +152,10 @@ def project(
     workspace, marked as such, and grant no permission. The kernel keeps every open below `root`; a file with several
     names is not shown unless `hard_links` is set.
     """
-    if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("root", root, "the path of a directory")
     bounds = ProjectLimits() if limits is None else limits
     if not isinstance(bounds, ProjectLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("limits", limits, "ProjectLimits")
-    workspace = Workspace(Path(root), hard_links=hard_links)
+    workspace = Workspace(root, hard_links=hard_links)
     reader = ProjectReader(workspace, _file_name(name), bounds)
     reach = Reach(workspaces=(workspace.path,), hides_store=True)
 

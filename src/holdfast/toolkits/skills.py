@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import unicodedata
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -295,11 +295,11 @@ class SkillLibrary:
         """The current instructions of a skill, and its other files."""
         skill = self._require(name)
         label = f"{name}/{SKILL_FILE}"
-        with _as_skill_error(label), skill.folder.file(label.encode(), label) as number:
-            data = read_bytes(number, label, self._limits.skill_bytes, "make it shorter, with files beside it")
+        with _as_skill_error(label):
+            with skill.folder.file(label.encode(), label) as number:
+                data = read_bytes(number, label, self._limits.skill_bytes, "make it shorter, with files beside it")
             front = parse_front_matter(data, label, name)
             body = "".join(decode_text([data[front.size :]], label))
-        with _as_skill_error(label):
             files, more = self._files(skill)
         head = f"The skill {name!r}, written by the author of this agent. Follow it for the task that it fits. "
         parts = [
@@ -381,13 +381,9 @@ def _is_folder(folder: Workspace, entry: WalkEntry, label: str) -> bool:
     """Whether an entry is a folder, or a link to one that stays inside."""
     if not stat.S_ISLNK(entry.mode):
         return stat.S_ISDIR(entry.mode)
-    try:
-        with folder.directory(entry.path, entry.shown):
-            return True
-    except WrongKind:
-        return False
-    except HoldfastError as error:
-        raise _skill_error(f"{label}/{entry.shown}", error) from error
+    with _as_skill_error(f"{label}/{entry.shown}"), suppress(WrongKind), folder.directory(entry.path, entry.shown):
+        return True
+    return False
 
 
 @contextmanager
@@ -395,16 +391,12 @@ def _as_skill_error(place: str) -> Generator[None]:
     """Turn errors of files into errors about the skill."""
     try:
         yield
-    except (SkillInvalid, SkillUnknown):
+    except SkillInvalid:
         raise
+    except FileMissing as error:
+        raise SkillInvalid(place, f"there is no {SKILL_FILE}; write one, or take the folder away") from error
     except HoldfastError as error:
-        raise _skill_error(place, error) from error
-
-
-def _skill_error(place: str, error: HoldfastError) -> SkillInvalid:
-    if isinstance(error, FileMissing):
-        return SkillInvalid(place, f"there is no {SKILL_FILE}; write one, or take the folder away")
-    return SkillInvalid(place, error.reason if isinstance(error, PathRefused) else str(error))
+        raise SkillInvalid(place, error.reason if isinstance(error, PathRefused) else str(error)) from error
 
 
 # ---- the tools ----

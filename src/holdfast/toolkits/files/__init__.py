@@ -58,14 +58,11 @@ def files(
     and `unprotect` removes some. Lists and searches do not enter directories in `skip` on their own. A file with
     several names (hard links) is refused unless `hard_links` is set, because the other names may be elsewhere.
     """
-    if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("root", root, "the path of a directory")
     if isinstance(skip, str):
         raise InvalidArgument("skip", skip, "a sequence of names")
     bounds = FileLimits() if limits is None else limits
-    place = Path(root)
-    workspace = Workspace(place, hard_links=hard_links)
-    guard = make_protection(protect, unprotect, place.resolve().parts)
+    workspace = Workspace(root, hard_links=hard_links)
+    guard = make_protection(protect, unprotect, Path(workspace.path).parts)
     reading = reading_tools(workspace, bounds, tuple(skip))
     return (*reading, *writing_tools(FileWriter(workspace, guard, bounds))) if write else reading
 

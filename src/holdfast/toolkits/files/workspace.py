@@ -23,6 +23,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
@@ -31,7 +32,6 @@ from holdfast.store.paths import FOLDER, in_store_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
 
 # ---- errors ----
@@ -461,8 +461,11 @@ class Workspace:
     """
 
     def __init__(
-        self, root: Path, *, opener: Opener | None = None, hard_links: bool = False, own: bool = False
+        self, root: Path | str, *, opener: Opener | None = None, hard_links: bool = False, own: bool = False
     ) -> None:
+        if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("root", root, "the path of a directory")
+        root = Path(root)
         try:
             self.path: Final = os.path.realpath(root)
             """Its real path when it was opened."""

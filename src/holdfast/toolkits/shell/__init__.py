@@ -52,6 +52,11 @@ _PROTECTED_NOTE: Final = (
     "Names that other programs act on, such as .git, AGENTS.md or .npmrc, can't be changed; where one is missing, an "
     "empty folder stands in for it while a command runs, and is not part of the workspace. "
 )
+_DISARMED_NOTE: Final = (
+    "git repositories appeared and were disarmed, so that git on the host does not run what they name: {} "
+    f"(HEAD, or a .git file, was renamed to end in {DISARMED_SUFFIX}; "
+    f"a person whose own it is undoes that there with `mv HEAD{DISARMED_SUFFIX} HEAD`)"
+)
 _REACH_NOTES: Final = {
     "read": f"The workspace is {WORKSPACE} and can only be read; /tmp can be written. There is no network.",
     "write": f"The workspace is {WORKSPACE} and can be written. There is no network.",
@@ -236,18 +241,13 @@ def _render_result(ended: CommandResult) -> dict[str, Any]:
 def _describe_findings(found: Findings) -> list[str]:
     """The findings in the workspace, in words for a model and for a person."""
     notes: list[str] = []
-    if found.names:
-        notes.append(f"protected names appeared, a person should look at them: {list_names(found.names, _MAX_LISTED)}")
-    if found.disarmed:
-        listed = list_names(found.disarmed, _MAX_LISTED)
-        notes.append(
-            f"git repositories appeared and were disarmed, so that git on the host does not run what they name: "
-            f"{listed} (HEAD, or a .git file, was renamed to end in {DISARMED_SUFFIX}; "
-            f"a person whose own it is undoes that there with `mv HEAD{DISARMED_SUFFIX} HEAD`)"
-        )
-    if found.armed:
-        listed = list_names(found.armed, _MAX_LISTED)
-        notes.append(f"git repositories appeared that could not be disarmed, do not run git in {listed}")
+    for names, note in (
+        (found.names, "protected names appeared, a person should look at them: {}"),
+        (found.disarmed, _DISARMED_NOTE),
+        (found.armed, "git repositories appeared that could not be disarmed, do not run git in {}"),
+    ):
+        if names:
+            notes.append(note.format(list_names(names, _MAX_LISTED)))
     if found.left_out:
         notes.append(f"{found.left_out:,} more of them are not listed")
     if found.unread:

@@ -29,13 +29,7 @@ from holdfast.toolkits.files import (
     files,
 )
 from holdfast.toolkits.files.edits import FileChanged, FileWriter
-from holdfast.toolkits.files.workspace import (
-    Workspace,
-    WorkspacePath,
-    choose_opener,
-    make_protection,
-    open_by_walk,
-)
+from holdfast.toolkits.files.workspace import Workspace, WorkspacePath, choose_opener, make_protection, open_by_walk
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:

@@ -21,17 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.store.paths import FOLDER
+from holdfast.toolkits.shell import policy
 from holdfast.toolkits.shell.guard import Findings, WorkspaceGuard
-from holdfast.toolkits.shell.policy import (
-    TMPFS_FOLDERS,
-    WORKSPACE,
-    SandboxFailed,
-    SandboxUnavailable,
-    WorkspaceRefused,
-    bwrap_arguments,
-    make_environment,
-    shell_arguments,
-)
 from holdfast.toolkits.shell.sandbox import (
     MAX_FILE_BYTES,
     MAX_PROCESSES,
@@ -292,7 +283,7 @@ def _start_killer() -> int:
     except BaseException as error:
         os.close(write)
         if isinstance(error, OSError | subprocess.SubprocessError):
-            raise SandboxFailed(f"its watchdog could not be started ({error})") from error
+            raise policy.SandboxFailed(f"its watchdog could not be started ({error})") from error
         raise
     finally:
         os.close(read)
@@ -378,7 +369,7 @@ def _follow(
         return CommandResult(None, clip.shown(), killed)
     code = child.process.wait()
     if child.failed():
-        raise SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
+        raise policy.SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
     return CommandResult(code if code >= 0 else 128 - code, clip.shown())
 
 
@@ -431,7 +422,7 @@ def _read_output(
 def _start_confined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
     bwrap = find_trusted_program("bwrap")
     if bwrap is None:  # it was there when the shell was made
-        raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
+        raise policy.SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
     store = os.path.join(settings.workspace, FOLDER)  # noqa: PTH118
     with ExitStack() as stack:
         guard: WorkspaceGuard | None = None
@@ -443,8 +434,8 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
         stack.callback(group.remove)
         files = stack.enter_context(SandboxFiles(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
         if os.path.islink(store):  # noqa: PTH114  it could lead anywhere in the workspace
-            raise WorkspaceRefused(settings.workspace, f"{FOLDER} is a symbolic link; put a folder there")
-        line = bwrap_arguments(
+            raise policy.WorkspaceRefused(settings.workspace, f"{FOLDER} is a symbolic link; put a folder there")
+        line = policy.bwrap_arguments(
             shell_program(),
             command,
             bwrap=bwrap,
@@ -468,7 +459,10 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
         sandbox.await_first(group, settings)
         files.begin()
         sandbox.await_bound()
-        in_memory = (*TMPFS_FOLDERS, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in"))
+        in_memory = (
+            *policy.TMPFS_FOLDERS,
+            *(f"{policy.WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in"),
+        )
         sandbox.usage = UsageMonitor(sandbox.inside, settings, in_memory, memory_bound=group.bounds_memory)
         yield sandbox
 
@@ -493,11 +487,11 @@ class _BubblewrapProcess(_CommandProcess):
         while b"\n" not in self._status_lines:
             if not self._hear(until):
                 if time.monotonic() >= until:
-                    raise SandboxFailed(f"it was not there after {_START_SECONDS:g} s")
+                    raise policy.SandboxFailed(f"it was not there after {_START_SECONDS:g} s")
                 return
         number = _find_number(self._status_lines, "child-pid")
         if number is None:
-            raise SandboxFailed(f"bubblewrap said {self._status_lines[:100]!r} in the place of a process number")
+            raise policy.SandboxFailed(f"bubblewrap said {self._status_lines[:100]!r} in the place of a process number")
         try:
             self._first = os.pidfd_open(number)
             self._number = number
@@ -506,7 +500,7 @@ class _BubblewrapProcess(_CommandProcess):
         except ProcessLookupError:
             return
         except OSError as error:
-            raise SandboxFailed(f"its limits could not be set ({error.strerror})") from error
+            raise policy.SandboxFailed(f"its limits could not be set ({error.strerror})") from error
 
     def await_bound(self) -> None:
         """Wait until the first process is bound to end with bubblewrap: only then may the command begin.
@@ -522,7 +516,7 @@ class _BubblewrapProcess(_CommandProcess):
             if _readable(self._first, 0.001):
                 return  # it has ended
             if time.monotonic() >= until:
-                raise SandboxFailed(f"it was not ready after {_START_SECONDS:g} s")
+                raise policy.SandboxFailed(f"it was not ready after {_START_SECONDS:g} s")
 
     @property
     def inside(self) -> str:
@@ -588,7 +582,7 @@ def _find_number(said: bytes, name: str) -> int | None:
 
 @contextmanager
 def _start_unconfined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
-    with _start_process(shell_arguments(shell_program(), command), settings, (), settings.workspace) as process:
+    with _start_process(policy.shell_arguments(shell_program(), command), settings, (), settings.workspace) as process:
         child = _CommandProcess(process)
         try:
             limit_process(process.pid, settings.memory)
@@ -606,11 +600,11 @@ def _start_process(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=make_environment(settings, os.environ),
+            env=policy.make_environment(settings, os.environ),
             cwd=folder,
             pass_fds=passed,
             start_new_session=True,
             bufsize=0,
         )
     except OSError as error:
-        raise SandboxFailed(f"{error.strerror}") from error
+        raise policy.SandboxFailed(f"{error.strerror}") from error

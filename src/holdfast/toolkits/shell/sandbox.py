@@ -19,18 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Self
 
-from holdfast.toolkits.shell.policy import (
-    HOME,
-    SANDBOX_USER,
-    ControlGroupRefused,
-    HostTree,
-    SandboxDescriptors,
-    SandboxFailed,
-    SandboxUnavailable,
-    bwrap_arguments,
-    is_supported,
-    seccomp_program,
-)
+from holdfast.toolkits.shell import policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,7 +62,7 @@ def require_sandbox() -> None:
     """Raise `SandboxUnavailable` if commands can't be confined on this machine."""
     found = _probe()
     if found is not None:
-        raise SandboxUnavailable(*found)
+        raise policy.SandboxUnavailable(*found)
 
 
 @cache
@@ -81,21 +70,21 @@ def _probe() -> tuple[str, str] | None:
     """The missing part, and advice; None if all is there."""
     if sys.platform != "linux":
         return f"bubblewrap needs Linux, this is {sys.platform}", "use a Linux machine"
-    if not is_supported(platform.machine()):
+    if not policy.is_supported(platform.machine()):
         return f"the system calls of {platform.machine()} are not known", "use an x86_64 or aarch64 machine"
     bwrap = find_trusted_program("bwrap")
     if bwrap is None:
         return "bubblewrap (bwrap) is not installed where only root can change it", "install the package bubblewrap"
     try:
         return _try_bwrap(bwrap)
-    except SandboxFailed as error:
+    except policy.SandboxFailed as error:
         return f"the files that bubblewrap needs can't be made ({error.reason})", "run it outside of other sandboxes"
 
 
 def _try_bwrap(bwrap: str) -> tuple[str, str] | None:
     advice = "allow unprivileged user namespaces for bwrap (a sysctl, an AppArmor profile or the container's settings)"
     with TemporaryDirectory(prefix="holdfast-probe-") as folder, SandboxFiles() as files:
-        line = bwrap_arguments(
+        line = policy.bwrap_arguments(
             shell_program(),
             "exit 42",
             bwrap=bwrap,
@@ -159,7 +148,7 @@ def shell_program() -> str:
 
 
 @cache
-def visible_tree(profile: Profile) -> HostTree:
+def visible_tree(profile: Profile) -> policy.HostTree:
     """The files of this machine that a command may see."""
     wanted = [*_PROGRAM_FOLDERS, *_ETC_FILES, *(_RESOLVER_FILES if profile == "network" else ())]
     folders = [path for path in wanted if Path(path).exists()]
@@ -169,7 +158,7 @@ def visible_tree(profile: Profile) -> HostTree:
             links.append((name, str(Path(name).readlink())))
         elif Path(name).is_dir():
             folders.append(name)
-    return HostTree(tuple(folders), tuple(links))
+    return policy.HostTree(tuple(folders), tuple(links))
 
 
 def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) -> None:
@@ -190,8 +179,8 @@ def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) ->
 
 # ---- open files of one sandbox ----
 
-_PASSWD_FILE: Final = f"sandbox:x:{SANDBOX_USER}:{SANDBOX_USER}::{HOME}:/bin/sh\n"
-_GROUP_FILE: Final = f"sandbox:x:{SANDBOX_USER}:\n"
+_PASSWD_FILE: Final = f"sandbox:x:{policy.SANDBOX_USER}:{policy.SANDBOX_USER}::{policy.HOME}:/bin/sh\n"
+_GROUP_FILE: Final = f"sandbox:x:{policy.SANDBOX_USER}:\n"
 
 
 class SandboxFiles:
@@ -208,8 +197,8 @@ class SandboxFiles:
         try:
             self.status, written = self._pipe()
             held, self._hold = self._pipe()
-            self.descriptors = SandboxDescriptors(
-                filter=self._file("filter", seccomp_program(platform.machine(), self._segment)),
+            self.descriptors = policy.SandboxDescriptors(
+                filter=self._file("filter", policy.seccomp_program(platform.machine(), self._segment)),
                 status=written,
                 hold=held,
                 accounts=self._file("passwd", _PASSWD_FILE.encode()),
@@ -217,7 +206,7 @@ class SandboxFiles:
             )
         except OSError as error:
             self._close(*self._open)
-            raise SandboxFailed(f"no more files can be opened ({error.strerror})") from error
+            raise policy.SandboxFailed(f"no more files can be opened ({error.strerror})") from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -277,7 +266,7 @@ class ControlGroup:
                 self._make(Path(folder) / name, memory)
             except OSError as error:
                 self.remove()
-                raise ControlGroupRefused(folder, f"no group can be made in it ({error.strerror})") from error
+                raise policy.ControlGroupRefused(folder, f"no group can be made in it ({error.strerror})") from error
 
     def take_in(self, process: int) -> None:
         """Move a process in, and so all processes that it starts from now on."""
@@ -297,7 +286,7 @@ class ControlGroup:
         self._folders.append(folder)
         bounds = group_limits(os.listdir(folder), memory)  # noqa: PTH208  only names are wanted
         if not bounds:
-            raise ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
+            raise policy.ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
         for name, value in bounds.items():
             (folder / name).write_text(str(value))
             self.bounds_memory = self.bounds_memory or name.startswith("memory.")

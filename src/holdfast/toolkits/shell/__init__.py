@@ -17,14 +17,7 @@ from holdfast.names import check_int
 from holdfast.store.paths import FOLDER, in_store_folder
 from holdfast.toolkits.files.workspace import make_protection
 from holdfast.toolkits.shell.guard import DISARMED_SUFFIX, inspect_abandoned, list_names
-from holdfast.toolkits.shell.policy import (
-    WORKSPACE,
-    Profile,
-    ShellSettings,
-    check_command,
-    check_timeout,
-    check_variables,
-)
+from holdfast.toolkits.shell.policy import WORKSPACE, Profile, ShellSettings, check_command, check_env, check_timeout
 from holdfast.toolkits.shell.policy import CommandRefused as CommandRefused
 from holdfast.toolkits.shell.policy import ControlGroupRefused as ControlGroupRefused
 from holdfast.toolkits.shell.policy import SandboxFailed as SandboxFailed
@@ -106,7 +99,7 @@ def shell(
         seconds=check_timeout(timeout),
         memory=check_int("memory", memory, least=32 * 2**20),
         output=check_int("output_limit", output_limit, least=500, most=10_000_000),
-        variables=check_variables(env),
+        variables=check_env(env),
         workspace_bytes=check_int("workspace_bytes", workspace_bytes, least=2**20),
         workspace_files=check_int("workspace_files", workspace_files, least=1),
         control_groups=_check_control_groups(control_groups),

@@ -123,7 +123,7 @@ def check_timeout(timeout: object) -> float:
     return float(seconds)
 
 
-def check_variables(names: object) -> tuple[str, ...]:
+def check_env(names: object) -> tuple[str, ...]:
     """The names of variables that commands get, sorted, each once."""
     if isinstance(names, str) or not isinstance(names, tuple | list | set | frozenset):
         raise InvalidArgument("env", names, "a tuple of names of variables")

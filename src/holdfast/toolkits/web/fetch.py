@@ -15,23 +15,8 @@ from urllib.parse import unquote
 
 from holdfast.errors import InvariantBroken
 from holdfast.media import File
-from holdfast.toolkits.web.page import (
-    FetchReport,
-    WebPage,
-    classify_content,
-    decode_body,
-    one_line_excerpt,
-    render_html,
-)
-from holdfast.toolkits.web.urls import (
-    ContentRefused,
-    FetchFailed,
-    PageFailed,
-    UrlInvalid,
-    UrlRefused,
-    parse_url,
-    resolve_redirect,
-)
+from holdfast.toolkits.web.page import FetchReport, WebPage, classify_content, decode_body, render_html
+from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, UrlRefused, parse_url
 from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
@@ -284,6 +269,8 @@ def _describe_failure(error: Exception) -> str:
 
 # ---- the fetch ----
 
+_MOST_SAID: Final = 600
+"""Most characters of an error page that are shown."""
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
@@ -340,12 +327,7 @@ class Fetcher:
         async with open_response(url, addresses, self._tls, self.user_agent) as response:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location is not None:
-                try:
-                    after = resolve_redirect(url, location)
-                except UrlInvalid as error:
-                    raise UrlRefused(str(url), f"it redirects to what is not a valid URL: {error.reason}") from None
-                self.policy.check_redirect(url, after)
-                return after
+                return self.policy.follow(url, location)
             body, cut = await self._body(url, response)
             return _HttpAnswer(
                 url=url,
@@ -410,7 +392,9 @@ class Fetcher:
         waits = f" (try again after {found.retry_after[:40]!a})" if found.retry_after else ""
         words = ""
         if not isinstance(kind, str) and kind.kind != "file":
-            words = one_line_excerpt((await _read(found, kind, raw=False)).text, 600)
+            page = await _read(found, kind, raw=False)
+            words = " ".join(page.text[: 4 * _MOST_SAID].split())
+            words = words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}..."
         return PageFailed(str(found.url), found.status, phrase + waits, words)
 
 

@@ -655,9 +655,3 @@ class FetchReport:
             return f"Characters: {whole:,}{cut}; there is nothing from {begin:,} on"
         more = f"; go on with start={end}" if end < whole else ""
         return f"Characters: {begin:,} to {end:,} of {whole:,}{cut}{more}"
-
-
-def one_line_excerpt(text: str, most: int) -> str:
-    """The beginning of a text, on one line."""
-    line = " ".join(text[: 4 * most].split())
-    return line if len(line) <= most else f"{line[:most]}..."

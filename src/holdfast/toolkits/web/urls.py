@@ -374,11 +374,16 @@ class UrlPolicy:
         if url.address is not None:
             self.check_addresses(url, [url.address])
 
-    def check_redirect(self, before: Url, after: Url) -> None:
-        """Raise `UrlRefused` unless `before` may lead to `after`."""
+    def follow(self, before: Url, location: str) -> Url:
+        """The target of a redirect; `UrlRefused` unless `before` may lead there."""
+        try:
+            after = resolve_redirect(before, location)
+        except UrlInvalid as error:
+            raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {error.reason}") from None
         if before.scheme == "https" and after.scheme != "https" and not self.downgrade:
             raise UrlRefused(str(after), f"{before.authority} redirects to it, from https to {after.scheme}")
         self.check(after)
+        return after
 
     def check_addresses(self, url: Url, addresses: Sequence[Address]) -> None:
         """Raise `UrlRefused` unless all addresses of the host may be dialled.

@@ -247,26 +247,28 @@ class _NotPortable(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class _Nulls:
+class _Nulls(msgspec.Struct, frozen=True):
     """Properties that the model may leave out: the function's types require null there."""
 
     names: tuple[str, ...]
-    properties: dict[str, _Nulls]
-    items: _Nulls | None = None
-    values: _Nulls | None = None
+    inside: dict[str, _Nulls]
+    """By property; ``*`` is for the values of a map, ``[]`` for the items of a list."""
 
     def fill(self, value: object) -> object:
         if isinstance(value, list):
-            items = cast("list[object]", value)
-            return [self.items.fill(item) for item in items] if self.items else items
+            inner = self.inside.get("[]")
+            return [inner.fill(item) for item in cast("list[object]", value)] if inner else cast("object", value)
         if not isinstance(value, dict):
             return value
         filled = cast("dict[str, object]", dict.fromkeys(self.names))
         for name, item in cast("dict[str, object]", value).items():
-            inner = self.properties.get(name) or self.values
+            inner = self.inside.get(name) or self.inside.get("*")
             filled[name] = inner.fill(item) if inner else item
         return filled
+
+
+_Written = tuple[dict[str, Any], _Nulls | None, bool]
+"""One node: its schema, the nulls in it, and whether it may be null."""
 
 
 class _PortableWriter:
@@ -276,8 +278,8 @@ class _PortableWriter:
         self._definitions = definitions
         self._nodes = 0
 
-    def write(self, schema: object, inside: tuple[str, ...]) -> tuple[dict[str, Any], _Nulls | None, bool]:
-        """One node: its schema, the nulls in it, and whether it may be null. `inside`: the definitions around it."""
+    def write(self, schema: object, inside: tuple[str, ...]) -> _Written:
+        """Write one node. `inside`: the definitions around it."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise _NotPortable(f"its schema has more than {MAX_NODES:,} places; use a smaller type")
@@ -291,7 +293,7 @@ class _PortableWriter:
                 return self._write_union(node, node[union], inside)
         if _is_null(node):
             raise _NotPortable("it can only be null")
-        return (*self._write_plain(node, inside), False)
+        return self._write_plain(node, inside)
 
     def _expand(self, node: dict[str, Any], inside: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
         expanded: list[str] = []
@@ -312,9 +314,7 @@ class _PortableWriter:
             expanded.append(target)
         return node, (*inside, *expanded)
 
-    def _write_union(
-        self, node: dict[str, Any], members: list[Any], inside: tuple[str, ...]
-    ) -> tuple[dict[str, Any], _Nulls | None, bool]:
+    def _write_union(self, node: dict[str, Any], members: list[Any], inside: tuple[str, ...]) -> _Written:
         written = [self.write(member, inside) for member in members if not _is_null(_as_dict(member))]
         if not written:
             raise _NotPortable("it can only be null")
@@ -323,11 +323,11 @@ class _PortableWriter:
         nulls = written[0][1] if len(written) == 1 else None
         return _describe(_join_schemas([schema for schema, _, _ in written]), node, []), nulls, nullable
 
-    def _write_plain(self, node: dict[str, Any], inside: tuple[str, ...]) -> tuple[dict[str, Any], _Nulls | None]:
+    def _write_plain(self, node: dict[str, Any], inside: tuple[str, ...]) -> _Written:
         choices = [node["const"]] if "const" in node else node.get("enum")
         kind = node.get("type") or _type_of_choices(choices)
         if not isinstance(kind, str):
-            return _describe({}, node, [_ANY_VALUE]), None
+            return _describe({}, node, [_ANY_VALUE]), None, False
         made: dict[str, Any] = {"type": kind}
         sentences: list[str] = []
         if choices is not None and kind == "string" and all(choices):
@@ -336,73 +336,65 @@ class _PortableWriter:
             sentences.append(f"One of {_json(choices)}." if len(choices) > 1 else f"Always {_json(choices[0])}.")
             if kind in {"integer", "number"}:
                 made |= {"minimum": min(choices), "maximum": max(choices)}
-        nulls = None
-        if kind == "object":
-            nulls = self._add_properties(node, made, sentences, inside)
-        elif kind == "array":
-            nulls = self._add_items(node, made, inside)
+        nulls = _Nulls((), {})
+        if kind == "array":
+            made["items"], _ = self._write_child("[]", _item_schema(node), inside, nulls)
+        elif kind == "object" and (node.get("properties") or node.get("additionalProperties") is False):
+            nulls = self._add_properties(node, made, inside)
+        elif kind == "object":
+            values = node.get("additionalProperties")
+            patterns = _as_dict(node.get("patternProperties"))
+            if len(patterns) == 1 and not isinstance(values, dict):
+                ((pattern, values),) = patterns.items()
+                sentences.append(f"Names match {pattern}.")
+            if isinstance(values, dict) and values:
+                made["additionalProperties"], _ = self._write_child("*", cast("object", values), inside, nulls)
         for key, value in node.items():
             _add_bound(key, value, made, sentences)
-        return _describe(made, node, sentences), nulls
+        return _describe(made, node, sentences), nulls if nulls.names or nulls.inside else None, False
 
-    def _add_properties(
-        self, node: dict[str, Any], made: dict[str, Any], sentences: list[str], inside: tuple[str, ...]
-    ) -> _Nulls | None:
+    def _add_properties(self, node: dict[str, Any], made: dict[str, Any], inside: tuple[str, ...]) -> _Nulls:
         properties = _as_dict(node.get("properties"))
-        if not properties and node.get("additionalProperties") is not False:
-            return self._add_map(node, made, sentences, inside)
         required = set(cast("list[str]", node.get("required", [])))
         made["properties"] = {}
         optional: list[str] = []
-        within: dict[str, _Nulls] = {}
+        nulls = _Nulls((), {})
         for name, schema in properties.items():
             if not _PROPERTY_NAME.fullmatch(name):
                 reason = "a name that models are given is 1 to 64 of a-z, A-Z, 0-9, '_', '.' and '-'"
                 raise _NotPortable(reason, (name,))
-            made["properties"][name], nulls, nullable = self._write_child(name, schema, inside)
-            if nulls:
-                within[name] = nulls
+            made["properties"][name], nullable = self._write_child(name, schema, inside, nulls)
             if nullable and name in required:
                 optional.append(name)
         still_required = [name for name in properties if name in required and name not in optional]
         if still_required:
             made["required"] = still_required
         made["additionalProperties"] = False
-        return _Nulls(tuple(optional), within) if optional or within else None
-
-    def _add_map(
-        self, node: dict[str, Any], made: dict[str, Any], sentences: list[str], inside: tuple[str, ...]
-    ) -> _Nulls | None:
-        """An object whose property names the model chooses."""
-        values = node.get("additionalProperties")
-        patterns = _as_dict(node.get("patternProperties"))
-        if len(patterns) == 1 and not isinstance(values, dict):
-            ((pattern, values),) = patterns.items()
-            sentences.append(f"Names match {pattern}.")
-        if not isinstance(values, dict) or not values:
-            return None
-        made["additionalProperties"], nulls, _ = self._write_child("*", cast("dict[str, Any]", values), inside)
-        return _Nulls((), {}, values=nulls) if nulls else None
-
-    def _add_items(self, node: dict[str, Any], made: dict[str, Any], inside: tuple[str, ...]) -> _Nulls | None:
-        items = node.get("items")
-        if "prefixItems" in node:
-            members = cast("list[Any]", node["prefixItems"])
-            if items not in (None, False) or not members:
-                raise _NotPortable("a tuple needs items of one kind; use a list, or a model with named fields")
-            if any(member != members[0] for member in members):
-                raise _NotPortable("a tuple of different kinds has no schema that every provider takes; use a model")
-            items = members[0]
-        made["items"], nulls, _ = self._write_child("[]", _as_dict(items), inside)
-        return _Nulls((), {}, items=nulls) if nulls else None
+        return _Nulls(tuple(optional), nulls.inside)
 
     def _write_child(
-        self, name: str, schema: object, inside: tuple[str, ...]
-    ) -> tuple[dict[str, Any], _Nulls | None, bool]:
+        self, name: str, schema: object, inside: tuple[str, ...], nulls: _Nulls
+    ) -> tuple[dict[str, Any], bool]:
+        """Write a part of a node, and add the nulls in it to `nulls`; also returns whether it may be null."""
         try:
-            return self.write(schema, inside)
+            made, within, nullable = self.write(schema, inside)
         except _NotPortable as error:
             raise _NotPortable(error.reason, (name, *error.path)) from None
+        if within:
+            nulls.inside[name] = within
+        return made, nullable
+
+
+def _item_schema(node: dict[str, Any]) -> dict[str, Any]:
+    items = node.get("items")
+    if "prefixItems" in node:
+        members = cast("list[Any]", node["prefixItems"])
+        if items not in (None, False) or not members:
+            raise _NotPortable("a tuple needs items of one kind; use a list, or a model with named fields")
+        if any(member != members[0] for member in members):
+            raise _NotPortable("a tuple of different kinds has no schema that every provider takes; use a model")
+        items = members[0]
+    return _as_dict(items)
 
 
 def _add_bound(key: str, value: Any, made: dict[str, Any], sentences: list[str]) -> None:  # noqa: ANN401  any JSON value

@@ -18,7 +18,7 @@ from bars import Bar, best_of
 from baselines import fresh
 
 import holdfast as hf
-from holdfast.processes.state import FIRST_RUN, PROCESS_ROLE
+from holdfast.processes.keys import FIRST_RUN, PROCESS_ROLE
 from holdfast.records import Parked, Started
 from holdfast.store import open_store
 

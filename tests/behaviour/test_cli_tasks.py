@@ -12,7 +12,8 @@ from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
 import holdfast as hf
-from holdfast.processes.state import CALL_KEY, TaskCall, task_id
+from holdfast.processes.keys import CALL_KEY, task_id
+from holdfast.processes.state import TaskCall
 from holdfast.store import open_store
 from holdfast.testing import ScriptedModel, call, text
 

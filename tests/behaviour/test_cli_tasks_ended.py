@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.processes.state import TaskCall, task_id, task_start_records
+from holdfast.processes.keys import task_id
+from holdfast.processes.state import TaskCall, task_start_records
 from holdfast.records import Ended, ErrorInfo, Started
 from holdfast.store import open_store
 

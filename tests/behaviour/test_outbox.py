@@ -9,7 +9,8 @@ import pytest
 from tests.behaviour.background import SESSION, Held, agent_with, asked, notices, the_task, told
 
 import holdfast as hf
-from holdfast.processes.state import CALL_KEY, TaskCall, task_id
+from holdfast.processes.keys import CALL_KEY, task_id
+from holdfast.processes.state import TaskCall
 from holdfast.store import open_store
 from holdfast.store.transaction import Quarantine
 

@@ -13,7 +13,7 @@ from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors.caller import ProcessConflict, ProcessPruned
-from holdfast.processes.state import PROCESS_ROLE
+from holdfast.processes.keys import PROCESS_ROLE
 from holdfast.records import Done, EffectRequest, Ended, Started
 from holdfast.runtime import runtime as runtime_module
 from holdfast.testing import ManualClock, ScriptedModel, check, text

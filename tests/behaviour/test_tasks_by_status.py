@@ -10,7 +10,8 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.errors import InvalidId
-from holdfast.processes.state import INTERRUPTED_ERROR, TaskStatus, task_id
+from holdfast.processes.keys import task_id
+from holdfast.processes.state import INTERRUPTED_ERROR, TaskStatus
 from holdfast.records import Ended, ErrorInfo, Started
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from tests.behaviour.background import (
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
-from holdfast.processes.state import CALL_KEY, TaskCall, task_id
+from holdfast.processes.keys import CALL_KEY, task_id
+from holdfast.processes.state import TaskCall
 from holdfast.records import Resumed, Started, Unknown
 from holdfast.testing import ManualClock, call, check
 

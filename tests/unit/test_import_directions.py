@@ -23,6 +23,7 @@ LAYERS: list[tuple[str, ...]] = [
         "turns",
         "events",
         "processes",
+        "processes.keys",
         "processes.state",
         "triggers",
         "triggers.definition",
@@ -64,7 +65,7 @@ PURE = [
         )
     ),
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
-    *(f"processes/{name}.py" for name in ("lists", "state")),
+    *(f"processes/{name}.py" for name in ("keys", "lists", "state")),
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs")),
     *(f"secrets/{name}.py" for name in ("forms", "logs")),
     *(

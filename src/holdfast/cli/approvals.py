@@ -57,9 +57,9 @@ from holdfast.errors import (
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN
+from holdfast.processes.keys import TRANSFER_PREFIX, process_id_of, signal_name
+from holdfast.processes.keys import wait_label as label_of
 from holdfast.processes.lists import PREVIEW_RECORDS, read_process, state_of_preview
-from holdfast.processes.state import TRANSFER_PREFIX, process_id_of, signal_name
-from holdfast.processes.state import wait_label as label_of
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.store.waits import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT

@@ -45,8 +45,8 @@ from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
-from holdfast.processes.state import PROCESS_ROLE, ProcessState, TaskStatus, process_id_of, process_journal
-from holdfast.processes.tasks import TASK_ROLE
+from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
+from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.processes.waits import process_value
 from holdfast.runtime.runtime import context_of
 from holdfast.runtime.runtime import open as open_runtime

@@ -28,7 +28,7 @@ from holdfast.cli.sessions import find_session, find_target, last_open_turn, new
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, JournalConflict, JournalMissing, UsageError
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.names import check_id
-from holdfast.processes.tasks import TASK_ROLE
+from holdfast.processes.keys import TASK_ROLE
 from holdfast.runtime.runtime import LIVE, Runtime
 from holdfast.store import open_store
 

@@ -17,7 +17,7 @@ from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreErr
 from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import ROLE
-from holdfast.processes.state import process_id_of, process_journal
+from holdfast.processes.keys import process_id_of, process_journal
 from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.session_records import read_conversation

@@ -24,19 +24,9 @@ from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.rules import milliseconds
+from holdfast.processes import keys
 from holdfast.processes.lists import ProcessLine
-from holdfast.processes.state import (
-    RESERVED_PREFIX,
-    Registration,
-    check_process_id,
-    child_id,
-    process_journal,
-    signal_name,
-    signal_number,
-    signal_prefix,
-    signal_wait,
-    timer_wait,
-)
+from holdfast.processes.state import Registration
 from holdfast.processes.waits import (
     AwaitedTurn,
     ChildWait,
@@ -158,7 +148,7 @@ class ProcessContext:
             asked = recorded.ask()
             if asked.kind == "await_event":
                 prefix = asked.target.rpartition("/")[0] + "/"
-                self._signals[prefix] = max(self._signals.get(prefix, 0), signal_number(asked.target))
+                self._signals[prefix] = max(self._signals.get(prefix, 0), keys.signal_number(asked.target))
 
     @property
     def id(self) -> str:
@@ -289,7 +279,7 @@ class ProcessContext:
         ms = milliseconds(span)
         place, key = self._next_key("sleep")
         ask = self._performer.request(key, "sleep", "sleep", {"ms": ms})
-        timer = StoreWait(self._store, self._state.journal, timer_wait(key), self._performer.now() + ms)
+        timer = StoreWait(self._store, self._state.journal, keys.timer_wait(key), self._performer.now() + ms)
         await self._waits.seek(place, key, ask, timer)
 
     async def wait(
@@ -300,12 +290,12 @@ class ProcessContext:
         deadline = None if timeout is None else performer.now() + milliseconds(timeout)
         check_returns(returns)
         place, key = self._next_key(name)
-        recorded, prefix = performer.recorded(key), signal_prefix(performer.run, name)
+        recorded, prefix = performer.recorded(key), keys.signal_prefix(performer.run, name)
         if recorded is not None and recorded.ask().target.startswith(prefix):
             wait = recorded.ask().target
         else:
             number = self._signals[prefix] = self._signals.get(prefix, 0) + 1
-            wait = signal_wait(performer.run, name, number)
+            wait = keys.signal_wait(performer.run, name, number)
         ask = performer.request(key, "await_event", wait, None)
         outcome = await self._waits.seek(place, key, ask, self._signal_wait(wait, name, deadline), intend=True)
         if isinstance(outcome, Failed) and outcome.error.kind == "expired":
@@ -316,7 +306,7 @@ class ProcessContext:
     def _signal_wait(self, wait: str, name: str, deadline: int | None) -> StoreWait:
         async def resend(payload: bytes) -> None:
             # Under a key: whoever goes on after a crash gives it back again.
-            again = f"{RESERVED_PREFIX}again/{digest('again', wait)[:40]}"
+            again = f"{keys.RESERVED_PREFIX}again/{digest('again', wait)[:40]}"
             await self._processes.send_signal(self.id, name, decode_value(payload), again)
 
         return StoreWait(self._store, self._state.journal, wait, deadline, resend)
@@ -440,7 +430,7 @@ class ProcessContext:
             if name.startswith(f"{key}/") and recorded.intent is not None and recorded.outcome is None:
                 asked = recorded.intent.ask
                 if asked.kind == "await_event":
-                    wait = self._signal_wait(asked.target, signal_name(asked.target), None)
+                    wait = self._signal_wait(asked.target, keys.signal_name(asked.target), None)
                     await self._waits.halting(wait.withdraw())
 
     # ---- other processes, and agents ---------------------------------------------------------------------------------
@@ -455,7 +445,7 @@ class ProcessContext:
             )
         arguments = made.stored(args, kwargs)
         place, key = self._next_key(made.name)
-        child = child_id(made.name, self._state.journal, key) if id is None else check_process_id(id)
+        child = keys.child_id(made.name, self._state.journal, key) if id is None else keys.check_process_id(id)
         registration = Registration(
             *(made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth),
             taint=None if own is None else own.taint,
@@ -493,7 +483,7 @@ class ProcessContext:
     async def _child_result(self, id: str) -> Any:  # noqa: ANN401  what the child gave
         place, key = self._next_key("result")
         ask = self._performer.request(key, "process", "await", {"id": id})
-        source = ChildWait(self._store, process_journal(id), self._processes)
+        source = ChildWait(self._store, keys.process_journal(id), self._processes)
         outcome = await self._waits.seek(place, key, ask, source)
         if isinstance(outcome, Failed):
             raise errors.ProcessUnknown(id)
@@ -516,11 +506,11 @@ class ProcessContext:
 
     async def signal(self, id: str, name: str, value: object = None) -> None:
         """Signal another process, once."""
-        signal_prefix(self._performer.run, name)  # refuses a wrong name
+        keys.signal_prefix(self._performer.run, name)  # refuses a wrong name
 
         async def call(key: str) -> None:
             # Under a key: one that was sent and not recorded before a crash is not sent twice.
-            known = f"{RESERVED_PREFIX}sent/{self._performer.idempotency_key(key)}"
+            known = f"{keys.RESERVED_PREFIX}sent/{self._performer.idempotency_key(key)}"
             await self._processes.send_signal(id, name, value, known)
 
         await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)

@@ -20,21 +20,15 @@ from holdfast.effects.performer import Performer
 from holdfast.effects.replay import fold_history
 from holdfast.effects.scopes import GuardedCoroutine, current_scope
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
+from holdfast.processes import keys
 from holdfast.processes.context import ProcessContext
 from holdfast.processes.lists import CANCEL_KEY, read_process
 from holdfast.processes.state import (
-    ABANDON_KEY,
     ABANDONED_ERROR,
-    CALL_KEY,
     TERMINAL_STATUSES,
-    TRANSFER_PREFIX,
     ProcessState,
-    attempt_run,
-    external_wait,
     notice_text,
-    process_id_of,
     process_status,
-    retry_wait,
     transferred_to,
 )
 from holdfast.processes.waits import ProcessWaits, StoreWait, drop_answer, process_value, wait_value
@@ -181,7 +175,7 @@ class FunctionDrive(ProcessDrive):
         made = cast("Registration", self._state.registration)
         if lease.head == 1:  # the registration enters the journal; durable with what is recorded next
             found = await self._store.input(self.session, 1)
-            if found is not None and found.key == CALL_KEY:
+            if found is not None and found.key == keys.CALL_KEY:
                 self._append([_admit_input(found, self._ledger.now())])
         await self._look()
         if self._abandoned is not None or self._interruption is not None:
@@ -236,16 +230,18 @@ class FunctionDrive(ProcessDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
         await super()._take_inbox(pending, seen)
         for found in pending:
-            if found.key == ABANDON_KEY and self._abandoned is None:
+            if found.key == keys.ABANDON_KEY and self._abandoned is None:
                 self._abandoned = _admit_input(found, self._ledger.now())
-            elif found.key.startswith(TRANSFER_PREFIX) and found.input not in self._transferred and not self._ending:
+            elif (
+                found.key.startswith(keys.TRANSFER_PREFIX) and found.input not in self._transferred and not self._ending
+            ):
                 self._transferred.add(found.input)
                 self._append([_admit_input(found, self._ledger.now())])
 
     # ---- the function ----
 
     async def _run_function(self, made: Registration, procedure: AnyProcess | None) -> None:
-        name, now = attempt_run(self._state.attempt), self._ledger.now()
+        name, now = keys.attempt_run(self._state.attempt), self._ledger.now()
         begun = any(isinstance(record, Started) and record.run == name for record in self._state.records)
         code = None if procedure is None else procedure.version
         if begun:
@@ -279,7 +275,7 @@ class FunctionDrive(ProcessDrive):
     def _cause(self, made: Registration) -> Cause:
         """The cause of a process: its parent, a trigger, or the input that started it."""
         if made.parent is not None:
-            return Cause("process", process_id_of(made.parent))
+            return Cause("process", keys.process_id_of(made.parent))
         id = self._state.id
         return Cause("trigger", id) if id.startswith(TRIGGERED) else Cause("input", "1")
 
@@ -291,7 +287,7 @@ class FunctionDrive(ProcessDrive):
         if made.recovery == "external":
             key = root.next("outside")
             ask = performer.request(key, "process", "outside", None)
-            source = StoreWait(self._store, self.session, external_wait(performer.run), None, drop_answer)
+            source = StoreWait(self._store, self.session, keys.external_wait(performer.run), None, drop_answer)
             told = await wait_value(performer, await waits.seek(root, key, ask, source))
             if "error" in told:
                 raise errors.ProcessFailed(self._state.id, "outside", str(told["error"]))
@@ -352,8 +348,8 @@ class FunctionDrive(ProcessDrive):
         if pause is None:
             await self._end("failed", error=info)
             return
-        following, now = attempt_run(attempt + 1), self._ledger.now()
-        wait = retry_wait(following)
+        following, now = keys.attempt_run(attempt + 1), self._ledger.now()
+        wait = keys.retry_wait(following)
         await self._store.open_wait(self.session, wait, deadline=now + round(pause * 1000))
         ended = Ended(at=now, run=performer.run, status="failed", error=info)
         parked = Parked(at=now, run=following, waits=(wait,))
@@ -384,7 +380,7 @@ class FunctionDrive(ProcessDrive):
         blob: Blob | None = None,
     ) -> None:
         """Record the end and notify parent and session, in one commit."""
-        name = attempt_run(self._state.attempt)
+        name = keys.attempt_run(self._state.attempt)
         value = ABSENT if blob is not None or not result else msgspec.Raw(result)
         end = Ended(at=self._ledger.now(), run=name, status=status, error=error, value=value, blob=blob)
         try:
@@ -417,7 +413,9 @@ class FunctionDrive(ProcessDrive):
         notices: list[Notify] = []
         if made is not None and made.parent is not None:
             key = f"child/{self.session}"
-            notices.append(Notify(made.parent, "child_ended", f"{process_id_of(self.session)} {status}", "", key=key))
+            notices.append(
+                Notify(made.parent, "child_ended", f"{keys.process_id_of(self.session)} {status}", "", key=key)
+            )
         if self._state.session is not None:
             told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
             notices.append(self._session_notice(self._state.session, status, told))
@@ -425,13 +423,15 @@ class FunctionDrive(ProcessDrive):
 
     def _session_notice(self, session: str, status: str, told: str) -> Notify:
         body = notice_text(told)
-        title = f"The process {process_id_of(self.session)} ({self._state.name}) is {status}"
-        key = f"process/{process_id_of(self.session)}"
+        title = f"The process {keys.process_id_of(self.session)} ({self._state.name}) is {status}"
+        key = f"process/{keys.process_id_of(self.session)}"
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
 
     async def _after_end(self) -> None:
         state, error = self._state, self._state.error
-        late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER_PREFIX)]
+        late = [
+            found for found in await self._store.pending(self.session) if found.key.startswith(keys.TRANSFER_PREFIX)
+        ]
         if late and state.over:  # it was given to these sessions while its end was being recorded
             said = await process_value(self._store, state) if error is None else None
             told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"

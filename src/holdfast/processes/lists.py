@@ -10,21 +10,14 @@ import msgspec
 
 from holdfast import errors, records
 from holdfast.crashpoints import crash_point
+from holdfast.processes import keys
 from holdfast.processes.state import (
-    ABANDON_KEY,
-    CALL_KEY,
-    PROCESS_ROLE,
     TERMINAL_STATUSES,
-    TRANSFER_PREFIX,
     ProcessState,
     ProcessStatus,
-    attempt_of_run,
     decode_registration,
-    process_id_of,
-    process_journal,
     process_status,
     transferred_to,
-    wait_label,
 )
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.inbox import STOP_KEY
@@ -75,7 +68,7 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
     """
     line, tail = found.line, found.tail or []
     state = ProcessState(line.id, line.agent, line.session, created=line.created, updated=line.updated)
-    if found.first is not None and found.first.key == CALL_KEY:
+    if found.first is not None and found.first.key == keys.CALL_KEY:
         state.registration = decode_registration(found.first.body)
     for entry in tail:
         state.add(entry.record)
@@ -93,7 +86,7 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
 def _attempt_of_record(record: records.Record) -> int:
     """The attempt that a record belongs to."""
     key = getattr(record, "key", None)
-    return (attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
+    return (keys.attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
 
 
 class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,14 +137,14 @@ def process_line(state: ProcessState) -> ProcessLine:
         name=state.name,
         status=cast("ProcessStatus", state.status),
         session=state.session,
-        parent=None if made is None or made.parent is None else process_id_of(made.parent),
+        parent=None if made is None or made.parent is None else keys.process_id_of(made.parent),
         attempt=state.attempt,
         created=state.created,
         updated=state.updated,
         ended=state.ended,
         by=state.by,
         starts=state.starts,
-        waits=tuple(wait_label(wait) for wait in state.waits),
+        waits=tuple(keys.wait_label(wait) for wait in state.waits),
         error=None if state.error is None else f"{state.error.kind}: {state.error.message}",
         children=tuple(state.children),
     )
@@ -161,14 +154,14 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
     """The event that a record stands for."""
 
     def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
-        return ProcessEvent(process=process_id_of(journal), seq=seq, at=record.at, what=what, **told)
+        return ProcessEvent(process=keys.process_id_of(journal), seq=seq, at=record.at, what=what, **told)
 
     match record:
         case records.Opened():
             return event("created", detail=record.agent)
         case records.Admitted():
             what = _INPUT_EVENTS.get(record.key) or (
-                "transferred" if record.key.startswith(TRANSFER_PREFIX) else "came"
+                "transferred" if record.key.startswith(keys.TRANSFER_PREFIX) else "came"
             )
             return event(what, detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
         case records.Started():
@@ -176,7 +169,7 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
         case records.Resumed():
             return event("resumed", key=record.run, detail=record.by)
         case records.Parked():
-            return event("waiting", detail=[wait_label(wait) for wait in record.waits])
+            return event("waiting", detail=[keys.wait_label(wait) for wait in record.waits])
         case records.Ended():
             error = None if record.error is None else f"{record.error.kind}: {record.error.message}"
             return event(process_status(record), key=record.run, detail=error)
@@ -200,9 +193,9 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
 
 
 _INPUT_EVENTS: Final = {
-    CALL_KEY: "registered",
+    keys.CALL_KEY: "registered",
     CANCEL_KEY: "cancel_requested",
-    ABANDON_KEY: "abandon_requested",
+    keys.ABANDON_KEY: "abandon_requested",
 }
 
 
@@ -244,7 +237,7 @@ def why_stuck(
             cure = "put the change behind 'if await ctx.version(\"NAME\")', or run the code that began it"
         return stuck(error.message, f"{cure}, or: {give_up}")
     if state.status == "waiting" and not woken:
-        label = wait_label(state.waits[0]) if state.waits else ""
+        label = keys.wait_label(state.waits[0]) if state.waits else ""
         if label.startswith("signal "):
             name = shlex.quote(label.removeprefix("signal "))
             reason = f"it waits for the {label}, without a limit of time"
@@ -264,7 +257,7 @@ async def read_process(store: Store, journal: str) -> ProcessState:
     state = ProcessState(journal)
     async for entry in store.read_all(journal):
         state.add(entry.record)
-    if state.head == 1 and (found := await store.input(journal, 1)) is not None and found.key == CALL_KEY:
+    if state.head == 1 and (found := await store.input(journal, 1)) is not None and found.key == keys.CALL_KEY:
         state.register(found.body)  # it was accepted and never driven
     return state
 
@@ -305,7 +298,7 @@ class PruneReport(msgspec.Struct, frozen=True):
 def tombstone_line(stone: Tombstone) -> ProcessLine:
     """The list line of a pruned process."""
     return ProcessLine(
-        id=process_id_of(stone.journal),
+        id=keys.process_id_of(stone.journal),
         name=stone.agent,
         status=tombstone_status(stone.detail),
         session=stone.session,
@@ -319,7 +312,7 @@ def tombstone_line(stone: Tombstone) -> ProcessLine:
 def tombstone_event(stone: Tombstone) -> ProcessEvent:
     """The one event that stands for a pruned process in the changes."""
     return ProcessEvent(
-        process=process_id_of(stone.journal),
+        process=keys.process_id_of(stone.journal),
         seq=stone.head,
         at=stone.updated,
         what="pruned",
@@ -397,7 +390,7 @@ async def prune_processes(
         if isinstance(found, PrunedProcess):
             pruned.append(found)
         else:
-            kept.append(KeptProcess(process_id_of(line.id), line.agent, found))
+            kept.append(KeptProcess(keys.process_id_of(line.id), line.agent, found))
         del pruned[MAX_REPORTED:], kept[MAX_REPORTED:]
     return PruneReport(counts[True], counts[False], dry_run, tuple(pruned), tuple(kept))
 
@@ -405,7 +398,7 @@ async def prune_processes(
 async def _ended_processes(store: Store, name: str | None, before: int) -> AsyncGenerator[Journal]:
     """Processes that ended before a time. Parents come before children that ended earlier."""
     for status in ("completed", "failed", "cancelled"):
-        async for page in journal_pages(store, PROCESS_ROLE, status=status, agent=name, changed_before=before):
+        async for page in journal_pages(store, keys.PROCESS_ROLE, status=status, agent=name, changed_before=before):
             for line in page:
                 yield line
 
@@ -413,19 +406,19 @@ async def _ended_processes(store: Store, name: str | None, before: int) -> Async
 async def _prune_process(store: Store, line: Journal, *, dry_run: bool) -> PrunedProcess | str:
     """Prune one process, or answer the reason why it is kept."""
     first = await store.input(line.id, 1)
-    parent = None if first is None or first.key != CALL_KEY else decode_registration(first.body).parent
+    parent = None if first is None or first.key != keys.CALL_KEY else decode_registration(first.body).parent
     if parent is not None and await _is_under_way(store, parent):
-        return f"{process_id_of(parent)} started it, is under way, and may ask for it"
+        return f"{keys.process_id_of(parent)} started it, is under way, and may ask for it"
     state = await read_process(store, line.id)
     if not state.over:
         return f"it is {state.status}"
     for child in state.children:
-        if await _is_under_way(store, process_journal(child)):
+        if await _is_under_way(store, keys.process_journal(child)):
             return f"{child}, which it started, is under way and tells it of its end"
     if not dry_run:
         spent = await _spent(store, state)
         crash_point("process.before_prune")
-        await store.prune_journal(line.id, head=state.head, detail=state.status, key=CALL_KEY, spent=spent)
+        await store.prune_journal(line.id, head=state.head, detail=state.status, key=keys.CALL_KEY, spent=spent)
         crash_point("process.after_prune")
     return PrunedProcess(state.id, state.name, cast("ProcessStatus", state.status), state.ended)
 

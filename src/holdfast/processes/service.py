@@ -18,6 +18,7 @@ from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.eventloop import spawn
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
 from holdfast.policy.rules import milliseconds
+from holdfast.processes import keys
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive, request
 from holdfast.processes.lists import (
@@ -38,33 +39,14 @@ from holdfast.processes.lists import (
     tombstone_line,
     why_stuck,
 )
-from holdfast.processes.state import (
-    ABANDON_KEY,
-    CALL_KEY,
-    PROCESS_ROLE,
-    STUCK_KIND,
-    TERMINAL_STATUSES,
-    TRANSFER_PREFIX,
-    ProcessState,
-    ProcessStatus,
-    Registration,
-    attempt_run,
-    check_process_id,
-    check_signal_key,
-    external_wait,
-    process_id_of,
-    process_journal,
-    signal_prefix,
-    stuck_head,
-    stuck_wait,
-)
+from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration
 from holdfast.processes.tasks import TaskDrive
 from holdfast.processes.waits import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.contract import Journal
 from holdfast.tools.results import shorten
-from holdfast.turns import keys
+from holdfast.turns.keys import turn_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
@@ -83,7 +65,7 @@ class Process:
     """A process that was started. The handle holds nothing and reads only what you ask for."""
 
     def __init__(self, context: RuntimeContext, processes: Processes, id: str) -> None:
-        self.id = check_process_id(id)
+        self.id = keys.check_process_id(id)
         self._context = context
         self._processes = processes
 
@@ -107,7 +89,7 @@ class Process:
 
     async def _wait_for_end(self) -> ProcessState:
         """Wait for the end. A drive in this runtime reports it without a read."""
-        context, journal = self._context, process_journal(self.id)
+        context, journal = self._context, keys.process_journal(self.id)
         # Also before the first step of the drive, when nothing is claimed.
         driven = context.engine is not None and context.engine.drives(journal)
         head = 0
@@ -138,7 +120,7 @@ class Process:
 
         The same value under the same `key` again is the same signal; another one is a `KeyConflict`.
         """
-        return await self._processes.send_signal(self.id, name, value, check_signal_key(key))
+        return await self._processes.send_signal(self.id, name, value, keys.check_signal_key(key))
 
     async def cancel(self, reason: str = "") -> Requested:
         """Ask for it to be stopped, wherever it is. The first request counts; one after the end is too late."""
@@ -162,7 +144,7 @@ class Process:
 
     async def timeline(self) -> list[ProcessEvent]:
         """Its events so far."""
-        state = await self._processes.read(process_journal(self.id))
+        state = await self._processes.read(keys.process_journal(self.id))
         return [process_event(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]
 
 
@@ -181,9 +163,9 @@ def _process_errors(journal: str) -> Generator[None]:
     try:
         yield
     except errors.JournalPruned as error:
-        raise errors.ProcessPruned(process_id_of(journal), error.status, error.at) from None
+        raise errors.ProcessPruned(keys.process_id_of(journal), error.status, error.at) from None
     except errors.JournalMissing:
-        raise errors.ProcessUnknown(process_id_of(journal)) from None
+        raise errors.ProcessUnknown(keys.process_id_of(journal)) from None
 
 
 @dataclass(slots=True)
@@ -266,7 +248,7 @@ class Processes:
         `untrusted`: strangers wrote its arguments.
         """
         made = self.procedure(procedure)
-        chosen = f"{made.name[:100]}-{secrets.token_hex(6)}" if id is None else check_process_id(id)
+        chosen = f"{made.name[:100]}-{secrets.token_hex(6)}" if id is None else keys.check_process_id(id)
         plain = Registration(made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end)
         if not untrusted:
             return self.handle(await self.register(chosen, plain, session))
@@ -278,7 +260,7 @@ class Processes:
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
         """Record that a process is to run. The same registration again finds the same process."""
-        journal = process_journal(id)
+        journal = keys.process_journal(id)
         content = msgspec.to_builtins(made)
         size = len(msgspec.json.encode(content))
         if size > MAX_REGISTRATION:
@@ -287,7 +269,14 @@ class Processes:
         under = None if ends_with is None else (ends_with, CANCEL_KEY)
         try:
             receipt = await self._store.accept_into(
-                journal, "process", made.name, content, key=CALL_KEY, role=PROCESS_ROLE, session=session, under=under
+                journal,
+                "process",
+                made.name,
+                content,
+                key=keys.CALL_KEY,
+                role=keys.PROCESS_ROLE,
+                session=session,
+                under=under,
             )
         except errors.JournalPruned as error:
             if error.same:
@@ -335,7 +324,7 @@ class Processes:
     async def get(self, id: str) -> Process:
         """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
         with suppress(errors.ProcessPruned):
-            await self.find(process_journal(id))
+            await self.find(keys.process_journal(id))
         return self.handle(id)
 
     async def find(self, journal: str) -> Journal:
@@ -349,15 +338,15 @@ class Processes:
             return await read_process(self._store, journal)
 
     async def _glance(self, journal: str) -> ProcessState:
-        found = await self._store.preview_journals([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        found = await self._store.preview_journals([journal], prefix=keys.TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
         return await self.read(journal) if not found or found[0].tail is None else state_of_preview(found[0])
 
     async def line(self, id: str) -> ProcessLine:
         """The list line of a process, also of a pruned one."""
         try:
-            return process_line(await self.read(process_journal(id)))
+            return process_line(await self.read(keys.process_journal(id)))
         except errors.ProcessPruned:
-            stone = await self._store.tombstone(process_journal(id))
+            stone = await self._store.tombstone(keys.process_journal(id))
             if stone is None:
                 raise
             return tombstone_line(stone)
@@ -381,7 +370,7 @@ class Processes:
         check_int("limit", limit, least=1)
         last = None if before is None else await self._position(before)
         stored = None if status is None else stored_status(status)
-        pages = partial(journal_pages, self._store, PROCESS_ROLE, agent=name, status=stored, session=session)
+        pages = partial(journal_pages, self._store, keys.PROCESS_ROLE, agent=name, status=stored, session=session)
         if parent is not None:
             candidates = self._children(parent, last)
         elif session is not None:
@@ -402,20 +391,20 @@ class Processes:
     async def _position(self, line: ProcessLine) -> Journal:
         """The position of a line in the list, even if its process was pruned meanwhile."""
         try:
-            return await self._store.journal(process_journal(line.id))
+            return await self._store.journal(keys.process_journal(line.id))
         except errors.JournalMissing:
-            stone = await self._store.tombstone(process_journal(line.id))
+            stone = await self._store.tombstone(keys.process_journal(line.id))
             updated = line.updated if stone is None else stone.updated
-            return Journal(process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
+            return Journal(keys.process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
 
     async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
         """The children of a process, as its state names them."""
         try:
-            state = await read_process(self._store, process_journal(parent))
+            state = await read_process(self._store, keys.process_journal(parent))
         except errors.JournalMissing:
             return
         found = await self._store.preview_journals(
-            [process_journal(id) for id in state.children], prefix=TRANSFER_PREFIX, tail=1
+            [keys.process_journal(id) for id in state.children], prefix=keys.TRANSFER_PREFIX, tail=1
         )
         yield _lines_after([each.line for each in found], last)
 
@@ -425,8 +414,8 @@ class Processes:
         """Processes that were started for a session, and all that were ever transferred."""
         left: dict[str, Journal] = {}
         after = ""
-        while ids := await self._store.transferred(TRANSFER_PREFIX, after=after):
-            moved = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=1)
+        while ids := await self._store.transferred(keys.TRANSFER_PREFIX, after=after):
+            moved = await self._store.preview_journals(ids, prefix=keys.TRANSFER_PREFIX, tail=1)
             left |= {each.line.id: each.line for each in moved}
             after = ids[-1]
         async for page in pages(before=last):
@@ -441,7 +430,7 @@ class Processes:
     async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
         """The lines of these journals, without quarantined ones."""
         ids = [line.id for line in listed if line.quarantine is None]
-        found = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        found = await self._store.preview_journals(ids, prefix=keys.TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
         states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
         if all(state.over for _, state in states):
             return [process_line(state) for _, state in states]
@@ -471,9 +460,13 @@ class Processes:
     async def _candidates_for_stuck(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
         """Candidates: stopped, woken, running and idle processes, and waiting ones without a deadline."""
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
-            yield [each.line for each in await self._store.preview_journals(stopped, prefix=TRANSFER_PREFIX, tail=1)]
+            yield [
+                each.line for each in await self._store.preview_journals(stopped, prefix=keys.TRANSFER_PREFIX, tail=1)
+            ]
         for status in ("running", "waiting", "idle"):
-            async for lines in journal_pages(self._store, PROCESS_ROLE, status=status, untimed=status == "waiting"):
+            async for lines in journal_pages(
+                self._store, keys.PROCESS_ROLE, status=status, untimed=status == "waiting"
+            ):
                 yield lines
 
     async def _reasons(self, lines: Sequence[Journal], view: _StoreView) -> list[StuckProcess]:
@@ -481,9 +474,9 @@ class Processes:
         for line in lines:
             if line.quarantine is not None:
                 told = f"its journal is damaged: {line.quarantine}"
-                reasons.append(StuckProcess(process_id_of(line.id), line.agent, told, "holdfast doctor"))
+                reasons.append(StuckProcess(keys.process_id_of(line.id), line.agent, told, "holdfast doctor"))
         sound = [line.id for line in lines if line.quarantine is None]
-        for each in await self._store.preview_journals(sound, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
+        for each in await self._store.preview_journals(sound, prefix=keys.TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
             reason = await self._reason(each, view)
             if reason is not None:
                 reasons.append(reason)
@@ -511,11 +504,11 @@ class Processes:
     async def _view(self) -> _StoreView:
         view = _StoreView()
         async for work, holder in all_work(self._store):
-            if work.role == PROCESS_ROLE:
+            if work.role == keys.PROCESS_ROLE:
                 (view.woken if holder is None else view.driven).add(work.journal)
-        async for wait in all_open_waits(self._store, STUCK_KIND):
+        async for wait in all_open_waits(self._store, keys.STUCK_KIND):
             error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
-            view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
+            view.stopped.setdefault(wait.journal, (keys.stuck_head(wait.name), error))
         if self._context.engine is not None:
             for journal, stopped in self._context.engine.stuck.items():
                 if is_process_journal(journal):
@@ -540,7 +533,7 @@ class Processes:
         if not entries:
             return ProcessChanges(after, [])
         end = entries[-1].pos
-        stones = await self._store.tombstones(after=after, role=PROCESS_ROLE, limit=limit)
+        stones = await self._store.tombstones(after=after, role=keys.PROCESS_ROLE, limit=limit)
         if len(stones) >= min(limit or self._store.limits.page, self._store.limits.page):
             end = min(end, stones[-1].pos)  # there may be more of them: the next call goes on behind this one
         changed = [
@@ -574,7 +567,7 @@ class Processes:
 
     async def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """What happens in a process, from its beginning or from a cursor, until it has ended."""
-        journal = process_journal(id)
+        journal = keys.process_journal(id)
         await self.find(journal)
         while True:
             version = self._store.version
@@ -593,14 +586,14 @@ class Processes:
 
         The same value under the same `key` again is the same signal, another one a `KeyConflict`.
         """
-        journal, attempt, told = process_journal(id), 0, None
+        journal, attempt, told = keys.process_journal(id), 0, None
         while True:
             try:
                 state = await self._glance(journal)
                 if state.over or state.attempt == attempt:
                     break
                 attempt = state.attempt  # each has its own signals; the one that was told may have failed meanwhile
-                prefix = signal_prefix(attempt_run(attempt), name)
+                prefix = keys.signal_prefix(keys.attempt_run(attempt), name)
                 told = await self._store.answer_next(journal, prefix, value, most=MAX_SIGNALS, key=key)
             except (errors.ProcessPruned, errors.JournalMissing):
                 break
@@ -612,7 +605,7 @@ class Processes:
 
     async def settle_outside(self, id: str, told: dict[str, Any]) -> bool:
         """End a process that is carried out elsewhere; False if it had ended before."""
-        journal = process_journal(id)
+        journal = keys.process_journal(id)
         try:
             state = await self.read(journal)
         except errors.ProcessPruned:
@@ -623,7 +616,7 @@ class Processes:
             )
         if state.over:
             return False
-        token = self._store.wait_token(journal, external_wait(attempt_run(state.attempt)))
+        token = self._store.wait_token(journal, keys.external_wait(keys.attempt_run(state.attempt)))
         with suppress(errors.WaitUnknown):
             won = (await self._store.resolve(token, told)).won
             self._context.poke(journal)
@@ -639,7 +632,7 @@ class Processes:
         if asked != "too_late":
             crash_point("cancel.accepted")
             with suppress(errors.ProcessPruned):
-                await self.stop_below(await self.read(process_journal(id)), f"the process {id} was cancelled")
+                await self.stop_below(await self.read(keys.process_journal(id)), f"the process {id} was cancelled")
         return asked
 
     async def stop_below(self, state: ProcessState, reason: str) -> None:
@@ -658,10 +651,10 @@ class Processes:
     async def _note_stuck(self, journal: str, error: errors.HoldfastError) -> None:
         with suppress(errors.HoldfastError):
             state = await self._glance(journal)
-            before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == STUCK_KIND]
-            name = stuck_wait(attempt_run(state.attempt), state.head)
+            before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == keys.STUCK_KIND]
+            name = keys.stuck_wait(keys.attempt_run(state.attempt), state.head)
             body = msgspec.json.encode(ErrorInfo(type(error).__name__, shorten(str(error), MAX_ERROR)))
-            await self._store.open_wait(journal, name, kind=STUCK_KIND, body=body)
+            await self._store.open_wait(journal, name, kind=keys.STUCK_KIND, body=body)
             for wait in before:
                 if wait.name != name:
                     await self._store.cancel_wait(journal, wait.name)
@@ -673,10 +666,10 @@ class Processes:
         """
         await self._check_given_up(id)
         said = {"abandon": True, "reason": check_text("reason", reason), "by": check_text("by", by, 200)}
-        return await self._request(id, ABANDON_KEY, said)
+        return await self._request(id, keys.ABANDON_KEY, said)
 
     async def _check_given_up(self, id: str) -> None:
-        journal = process_journal(id)
+        journal = keys.process_journal(id)
         try:
             state = await self.read(journal)
         except errors.ProcessPruned:
@@ -688,17 +681,17 @@ class Processes:
         if holder is not None and not (foreign and holder.describe() != state.by):
             raise errors.ProcessInvalid(id, "a process runs it now; cancel it instead")
         waits = state.status == "waiting" and made is not None and made.recovery == "rerunnable"
-        if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == STUCK_KIND]:
+        if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == keys.STUCK_KIND]:
             raise errors.ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
 
     async def transfer(self, id: str, session: str) -> str:
         """Let a process work for another session, which is notified of its end. After the end it is too late."""
         await self._store.journal(check_id("session", session))
-        key = f"{TRANSFER_PREFIX}{secrets.token_hex(8)}"
+        key = f"{keys.TRANSFER_PREFIX}{secrets.token_hex(8)}"
         return await self._request(id, key, {"session": session})
 
     async def _request(self, id: str, key: str, said: dict[str, Any]) -> str:
-        journal = process_journal(id)
+        journal = keys.process_journal(id)
         try:
             if (await self.find(journal)).status in TERMINAL_STATUSES:
                 return "too_late"
@@ -709,7 +702,7 @@ class Processes:
     async def end_child(self, id: str, reason: str) -> None:
         """Cancel a child whose parent has ended, unless it is to go on by itself."""
         try:
-            state = await self.read(process_journal(id))
+            state = await self.read(keys.process_journal(id))
         except (errors.ProcessUnknown, errors.StoreError):
             return
         if not state.over and state.registration is not None and state.registration.on_parent_end == "cancel":
@@ -724,7 +717,7 @@ class Processes:
     async def stop_turn(self, session: str, number: int, reason: str) -> None:
         """Cancel a turn because the process that asked for it was cancelled."""
         with suppress(errors.HoldfastError):
-            await self._context.sessions.handle(session).turn(keys.turn_id(number)).cancel(reason)
+            await self._context.sessions.handle(session).turn(turn_id(number)).cancel(reason)
 
     def answer_on_end(self, turn: AwaitedTurn, journal: str, wait: str) -> None:
         """Answer the wait of a process when a turn has ended."""

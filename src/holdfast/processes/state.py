@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
-from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.effects.canonical import digest, digest_of_bytes
-from holdfast.effects.scopes import segment
-from holdfast.errors import InvalidId, RecordUnreadable
-from holdfast.names import PROCESS_PREFIX, check_id, check_name
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.errors import RecordUnreadable
+from holdfast.processes import keys
 from holdfast.records import (
-    PROCESS_RUN,
     TASK_RUN,
     Admitted,
     Cancelled,
@@ -46,133 +43,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-PROCESS_ROLE: Final = "process"
-"""The role of the journal of a durable function."""
-FIRST_RUN: Final = PROCESS_RUN
-"""The run of the first attempt; the n-th is ``process.n``."""
-CALL_KEY: Final = "holdfast/call"
-"""The key of the input that a process begins with: its registration."""
-ABANDON_KEY: Final = "holdfast/abandon"
-"""The key of the input that gives up a process whose owner is gone."""
-TRANSFER_PREFIX: Final = "holdfast/transfer/"
-"""Prefix of the keys of inputs that give a process to another session."""
-RESERVED_PREFIX: Final = "holdfast/"
-"""Prefix of input keys that are reserved for Holdfast."""
-MAX_PROCESS_ID: Final = 160
-"""Longest process id, in characters. Session and child ids are made from it."""
-
-
-def check_process_id(id: object) -> str:
-    """Return the id, or raise `InvalidId`."""
-    checked = check_id("process", id)
-    if len(checked) > MAX_PROCESS_ID:
-        raise InvalidId("process", id, f"it has {len(checked)} characters, the limit is {MAX_PROCESS_ID}")
-    return checked
-
-
-def check_signal_key(key: object) -> str | None:
-    """Return the key of a signal; `InvalidId` for keys that are reserved."""
-    if key is None:
-        return None
-    checked = check_id("key", key)
-    if checked.startswith(RESERVED_PREFIX):
-        raise InvalidId("key", key, f"keys that begin with {RESERVED_PREFIX!r} are Holdfast's own")
-    return checked
-
-
-def process_journal(id: str) -> str:
-    """The journal of a process."""
-    return f"{PROCESS_PREFIX}{check_process_id(id)}"
-
-
-def process_id_of(journal: str) -> str:
-    """The process that a journal belongs to."""
-    return journal.removeprefix(PROCESS_PREFIX)
-
-
-def child_id(name: str, parent: str, key: str) -> str:
-    """The id of the child that a process starts with its effect `key`. It is always the same."""
-    return f"{name[:100]}-{digest('child', [parent, key])[:20]}"
-
-
-def attempt_run(attempt: int) -> str:
-    """The run of an attempt; they count from 1."""
-    return FIRST_RUN if attempt == 1 else f"{FIRST_RUN}.{attempt}"
-
-
-def attempt_of_run(run: str) -> int | None:
-    """The number of the attempt; None for runs that are none."""
-    if run == FIRST_RUN:
-        return 1
-    prefix, _, number = run.partition(".")
-    return int(number) if prefix == FIRST_RUN and number.isascii() and number.isdigit() and len(number) <= 9 else None
-
-
-def is_process_key(key: str) -> bool:
-    """Whether the effect `key` is one of a process, or `key` is the run of one."""
-    return attempt_of_run(unquote(key.partition("/")[0])) is not None
-
-
-def signal_prefix(run: str, name: str) -> str:
-    """Prefix of the waits for signals called `name`."""
-    return f"{segment(run)}/~signal/{segment(check_name('signal', name)[:100])}/"
-
-
-def signal_wait(run: str, name: str, number: int) -> str:
-    """The wait that the n-th signal of a name answers. They sort in the order of their numbers."""
-    return f"{signal_prefix(run, name)}{number:08d}"
-
-
-def signal_name(wait: str) -> str:
-    """The name of the signal that a wait is for."""
-    return unquote(wait.split("/")[2])
-
-
-def signal_number(wait: str) -> int:
-    """The number of a wait for a signal."""
-    return int(wait.rpartition("/")[2])
-
-
-def timer_wait(key: str) -> str:
-    """The wait that a sleep opens."""
-    return key if len(key) <= 200 else f"{key[:150]}~{digest('wait', key)[:40]}"
-
-
-STUCK_KIND: Final = "stuck"
-"""The kind of the wait that records why a process is stuck. It is never answered."""
-
-
-def stuck_wait(run: str, head: int) -> str:
-    """The wait that records why a run got stuck when its journal had `head` records."""
-    return f"{segment(run)}/%stuck-{head}"
-
-
-def stuck_head(wait: str) -> int:
-    """The number of records at which the run got stuck."""
-    return int(wait.rpartition("-")[2])
-
-
-def external_wait(run: str) -> str:
-    """The wait that ends a process which is carried out elsewhere."""
-    return f"{segment(run)}/~outside"
-
-
-def retry_wait(run: str) -> str:
-    """The pause before an attempt."""
-    return f"{segment(run)}/~pause"
-
-
-def wait_label(wait: str) -> str:
-    """A wait in words for people: the name of the signal, or its purpose."""
-    run, _, rest = wait.partition("/")
-    parts = rest.split("/")
-    if parts[0] == "~signal" and len(parts) >= 3:
-        return f"signal {unquote(parts[1])}"
-    if parts[0] == "~outside":
-        return "its completion from outside"
-    if parts[0] == "~pause":
-        return "the next attempt"
-    return rest or run
 
 
 ProcessStatus = Literal["running", "waiting", "completed", "failed", "cancelled", "abandoned"]
@@ -294,7 +164,7 @@ class ProcessState:
     @property
     def id(self) -> str:
         """The id under which it was started."""
-        return process_id_of(self.journal)
+        return keys.process_id_of(self.journal)
 
     @property
     def registered(self) -> bool:
@@ -327,9 +197,9 @@ class ProcessState:
                 self.created, self.session, self.name = record.at, record.session, record.agent
                 if record.role == TASK_RUN:
                     self.is_task, self.status = True, "created"
-            case Admitted() if record.key == CALL_KEY:
+            case Admitted() if record.key == keys.CALL_KEY:
                 self.register(bytes(record.body))
-            case Admitted() if record.key.startswith(TRANSFER_PREFIX):
+            case Admitted() if record.key.startswith(keys.TRANSFER_PREFIX):
                 self.session = transferred_to(bytes(record.body))
             case Started() | Resumed():
                 self._begin(record)
@@ -346,7 +216,7 @@ class ProcessState:
                     }
                 if isinstance(record, Done) and record.ask is not None and record.ask.kind == "process":
                     self._note_start(record.ask, record)
-                if self.call is not None and record.key == task_key(self.call.tool):
+                if self.call is not None and record.key == keys.task_key(self.call.tool):
                     self.outcome = record
             case Progressed():
                 self.progress, self.reports = record, self.reports + 1
@@ -380,7 +250,7 @@ class ProcessState:
             self.code = record.code
 
     def _enter(self, run: str) -> None:
-        attempt = attempt_of_run(run)
+        attempt = keys.attempt_of_run(run)
         if attempt is not None and attempt > self.attempt:
             self.attempt = attempt
             if self.error is not None:
@@ -413,19 +283,9 @@ def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
         "tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1
     )
     return [
-        Admitted(at=now, input=number, key=CALL_KEY, body=msgspec.Raw(body), run=TASK_RUN),
-        Intended(at=now, key=task_key(call.tool), ask=ask),
+        Admitted(at=now, input=number, key=keys.CALL_KEY, body=msgspec.Raw(body), run=TASK_RUN),
+        Intended(at=now, key=keys.task_key(call.tool), ask=ask),
     ]
-
-
-def task_id(session: str, key: str) -> str:
-    """The id of the task for the call `key` of a session. It is always the same."""
-    return f"task-{digest('task', [session, key])[:20]}"
-
-
-def task_key(tool: str) -> str:
-    """The key of the call in the journal of its task."""
-    return f"{TASK_RUN}/{segment(tool)}"
 
 
 MAX_NOTICE: Final = 1_800

@@ -23,18 +23,16 @@ from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
+from holdfast.processes import keys
 from holdfast.processes.driver import ProcessDrive, Requested, request
 from holdfast.processes.lists import CANCEL_KEY, all_work, journal_pages, read_process, stored_status
 from holdfast.processes.state import (
-    CALL_KEY,
     INTERRUPTED_ERROR,
     ProcessState,
     TaskCall,
     TaskStatus,
     task_end_text,
     task_end_title,
-    task_id,
-    task_key,
     task_start_records,
     task_status,
 )
@@ -147,10 +145,10 @@ class TaskDrive(ProcessDrive):
 
     async def _ends_with_answer(self, call: TaskCall) -> bool:
         """Whether the answer to a deferral ends the call, without its tool."""
-        returned = f"{task_key(call.tool)}/{RETURNED}"
+        returned = f"{keys.task_key(call.tool)}/{RETURNED}"
         if any(isinstance(record, Done) and record.key == returned for record in self._state.records):
             return True
-        wait = await self._store.wait(self.session, wait_name(f"{task_key(call.tool)}/{DEFERRAL}"))
+        wait = await self._store.wait(self.session, wait_name(f"{keys.task_key(call.tool)}/{DEFERRAL}"))
         return wait is not None and wait.state == "resolved"
 
     async def _metadata(self, turn: str) -> dict[str, Any]:
@@ -254,7 +252,7 @@ class TaskRun:
 
     def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> PreparedCall:
         """Decide whether to begin the call, repeat it, or find out its outcome."""
-        key = task_key(call.tool)
+        key = keys.task_key(call.tool)
         past = self.performer.past
         ask = past.effects[key].ask()
         repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
@@ -406,8 +404,6 @@ def _end_status(outcome: Outcome, cancelled: str | None, interrupted: str) -> tu
 # ---- the background calls of a store ----
 
 RecoveryAction = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
-TASK_ROLE: Final = TASK_RUN
-"""The role of the journal of a background call."""
 _TASK_SPEND: Final = Spend(tasks=1)
 """A task counts from the moment it is accepted, so that tasks which wait to be begun can't pass a budget."""
 MAX_REMEMBERED: Final = 10_000
@@ -444,7 +440,7 @@ class Tasks:
 
     async def task_for_call(self, session: str, key: str) -> str | None:
         """The task in which the call `key` of a session goes on, if there is one."""
-        id = task_id(session, key)
+        id = keys.task_id(session, key)
         try:
             await self._store.journal(id)
         except errors.JournalMissing:
@@ -463,7 +459,7 @@ class Tasks:
         call = self._task_call(session, turn, work.call, begun=True)
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
         accepting = asyncio.ensure_future(self._accept(session, agent, call, patient=True))
-        claiming = asyncio.ensure_future(self._claim(task_id(session, call.key)))
+        claiming = asyncio.ensure_future(self._claim(keys.task_id(session, call.key)))
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
         records = [*task_start_records(call, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
@@ -481,12 +477,12 @@ class Tasks:
 
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         """Make the journal of a task together with its call: neither is ever there without the other."""
-        id, content = task_id(session, call.key), msgspec.to_builtins(call)
+        id, content = keys.task_id(session, call.key), msgspec.to_builtins(call)
         with suppress(errors.KeyConflict):  # a process before this one has written it
             await self._store.accept_into(
                 *(id, "process", agent, content),
-                key=CALL_KEY,
-                role=TASK_ROLE,
+                key=keys.CALL_KEY,
+                role=keys.TASK_ROLE,
                 session=session,
                 patient=patient,
                 spend=_TASK_SPEND,
@@ -525,7 +521,7 @@ class Tasks:
         stored = None if status is None else stored_status(status)
         found: list[Journal] = []
         async for page in journal_pages(
-            self._store, TASK_ROLE, size=most, status=stored, session=session, before=before
+            self._store, keys.TASK_ROLE, size=most, status=stored, session=session, before=before
         ):
             found += page if stored != "failed" else [line for line in page if await self._end_status(line) == status]
             if len(found) >= most:
@@ -581,7 +577,12 @@ class Tasks:
         found, self._recovered = self._recovered, []
         known = {one.task for one in found}
         async for work, holder in all_work(self._store):
-            if work.role == TASK_ROLE and holder is None and work.status == "running" and work.journal not in known:
+            if (
+                work.role == keys.TASK_ROLE
+                and holder is None
+                and work.status == "running"
+                and work.journal not in known
+            ):
                 try:
                     found.append(self._recovery(await self.task(work.journal)))
                 except errors.StoreError:

@@ -15,7 +15,8 @@ from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import current_scope
 from holdfast.eventloop import spawn
-from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, process_id_of, timer_wait
+from holdfast.processes.keys import process_id_of, timer_wait
+from holdfast.processes.state import TERMINAL_STATUSES, ProcessState
 from holdfast.records import Cancelled, Done, ErrorInfo, Failed, Intended
 from holdfast.runtime.turn import TurnReader
 from holdfast.runtime.waits import JournalWaits

@@ -22,7 +22,7 @@ from holdfast.policy.limits import (
     find_exceeded_limit,
     use_of_calls,
 )
-from holdfast.processes.state import is_process_key
+from holdfast.processes.keys import is_process_key
 from holdfast.records import TASK_RUN, Done, Opened, Outcome
 from holdfast.store.spending import DAY_MS, NO_SPEND, Spend, day_of, model_spend
 from holdfast.turns import keys

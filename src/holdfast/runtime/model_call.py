@@ -50,7 +50,7 @@ from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import context_window, reply_cost
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
-from holdfast.processes.state import FIRST_RUN
+from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
 from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record
 from holdfast.runtime.compaction import Compactor

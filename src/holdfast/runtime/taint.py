@@ -14,8 +14,8 @@ from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.limits import taint_under
 from holdfast.policy.paths import paths_in, real_path
 from holdfast.policy.rules import CLEAN, Taint
+from holdfast.processes.keys import process_journal
 from holdfast.processes.lists import read_process
-from holdfast.processes.state import process_journal
 from holdfast.records import Done, Failed, InputTaint
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store.memories import TAINTED_FILES

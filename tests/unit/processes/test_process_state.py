@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvalidId
-from holdfast.processes.lists import process_line, why_stuck
-from holdfast.processes.state import (
-    ProcessState,
-    Registration,
+from holdfast.processes.keys import (
     attempt_of_run,
     attempt_run,
     check_process_id,
@@ -17,6 +14,8 @@ from holdfast.processes.state import (
     signal_wait,
     wait_label,
 )
+from holdfast.processes.lists import process_line, why_stuck
+from holdfast.processes.state import ProcessState, Registration
 from holdfast.records import Ended, ErrorInfo, Opened, Parked, Resumed, Started
 
 JOURNAL = "process/p"

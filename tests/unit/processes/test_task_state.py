@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from holdfast.processes.keys import task_id, task_key
 from holdfast.processes.state import (
     INTERRUPTED_ERROR,
     MAX_NOTICE,
@@ -17,8 +18,6 @@ from holdfast.processes.state import (
     background_answer,
     task_end_text,
     task_end_title,
-    task_id,
-    task_key,
     task_start_records,
 )
 from holdfast.records import (

@@ -10,7 +10,7 @@ from tests.every import every
 
 from holdfast.errors import UsageError
 from holdfast.errors.caller import GateInvalid, NotASession
-from holdfast.processes.state import task_id
+from holdfast.processes.keys import task_id
 from holdfast.runtime.session_driver import check_gate, check_session_id
 
 

@@ -65,14 +65,13 @@ from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import timedelta
 
     from holdfast.effects.performer import LeasedJournal
     from holdfast.records import EndStatus, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store.contract import Journal, Lease
-    from holdfast.tools.definition import AnyTool, Deferred
+    from holdfast.tools.definition import AnyTool
 
 
 _log: Final = logging.getLogger("holdfast.tasks")
@@ -242,11 +241,11 @@ class TaskRun:
         self._call = call
         self._loop = asyncio.get_running_loop()
         waits = JournalWaits(context.store, state.id)
-        self._waits = ToolWaits(waits, self.performer)
-        self._deferrals = Deferrals(waits, self.performer)
+        self.waits = ToolWaits(waits, self.performer)
+        self.deferrals = Deferrals(waits, self.performer)
         self._agent = agent = context.agents.get(state.name or "")
         reads_on = agent is not None and RESULT_READER in agent.tools
-        self._executor = ToolExecutor(self, self.performer, self._deferrals, reads_on=reads_on)
+        self._executor = ToolExecutor(self, self.performer, self.deferrals, reads_on=reads_on)
         self._report: tuple[str | None, float | None] | None = None
         self._report_timer: asyncio.TimerHandle | None = None
 
@@ -361,15 +360,6 @@ class TaskRun:
             self._report_timer.cancel()
             self._report_timer = None
         self._record_report()
-
-    def token(self, key: str, name: str, occurrence: int) -> str:
-        return self._waits.token(key, name, occurrence)
-
-    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
-        return await self._waits.wait(key, name, occurrence, timeout)
-
-    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
-        return await self._deferrals.defer(key, timeout, default)
 
 
 def _is_approved(call: TaskCall, tool: AnyTool) -> bool:

@@ -115,7 +115,7 @@ class Reconciler:
         occurrence = 1
         while True:
             try:
-                answer = await self._caller.wait(look, ASK_WAIT, occurrence, None)
+                answer = await self._caller.waits.wait(look, ASK_WAIT, occurrence, None)
             except (WaitEnded, WaitFailed):
                 return Unknown(at=self._performer.now(), key=call.key)
             complaint = self._complaint(call, answer)

@@ -39,7 +39,6 @@ from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, RunTools
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from datetime import timedelta
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import JournalLedger
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_host import ToolHost
-    from holdfast.tools.definition import Deferred
     from holdfast.turns.state import Response, Results, TurnState
 
 
@@ -150,7 +148,7 @@ class TurnRunner:
             self._turn,
             self.performer,
             self._call_runner,
-            self._deferrals,
+            self.deferrals,
             self._programs,
         )
 
@@ -166,7 +164,7 @@ class TurnRunner:
             host,
             self,
             self.performer,
-            self._deferrals,
+            self.deferrals,
             authorizer=authorizer,
             budget=host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget,
             can_spill=self._can_spill,
@@ -175,11 +173,11 @@ class TurnRunner:
         )
 
     @cached_property
-    def _deferrals(self) -> Deferrals:
+    def deferrals(self) -> Deferrals:
         return Deferrals(self._host.waits, self.performer)
 
     @cached_property
-    def _waits(self) -> ToolWaits:
+    def waits(self) -> ToolWaits:
         return ToolWaits(self._host.waits, self.performer)
 
     # ---- running ----
@@ -502,15 +500,6 @@ class TurnRunner:
         yield from tool_batch.left_over(now, resumed=self._state is not None)
 
     # ---- what tools may use ----
-
-    def token(self, key: str, name: str, occurrence: int) -> str:
-        return self._waits.token(key, name, occurrence)
-
-    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
-        return await self._waits.wait(key, name, occurrence, timeout)
-
-    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
-        return await self._deferrals.defer(key, timeout, default)
 
     def note(self, record: Record) -> None:
         self.performer.submit([record], patient=True)

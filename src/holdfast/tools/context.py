@@ -145,7 +145,7 @@ class Context(EffectContext):
         await self._enter()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
         try:
-            return await self._caller.wait(self._place.path, name, occurrence, timeout)
+            return await self._caller.waits.wait(self._place.path, name, occurrence, timeout)
         except Suspended as suspended:
             self._left, self._suspension = suspended.waits, SuspensionGuard()
             raise
@@ -164,7 +164,7 @@ class Context(EffectContext):
         deferral: a second request returns the same.
         """
         await self._enter()
-        return await self._caller.defer(self.key, timeout, default)
+        return await self._caller.deferrals.defer(self.key, timeout, default)
 
     async def attach(
         self, data: bytes | Path | str | AsyncIterable[bytes], *, media_type: str | None = None, name: str | None = None
@@ -188,7 +188,7 @@ class Context(EffectContext):
         """The token for `runtime.resolve(token, value)` that answers the next wait called `name`, before it begins."""
         if self._caller.performer.over:
             raise self._caller.performer.abandoned()
-        return self._caller.token(self._place.path, name, self._waits.get(name, 0) + 1)
+        return self._caller.waits.token(self._place.path, name, self._waits.get(name, 0) + 1)
 
 
 class CallContext(Context):

@@ -47,11 +47,12 @@ class SystemClock:
 def wall_clock(clock: Clock) -> Callable[[], int]:
     """A function that reads the wall clock alone."""
     if type(clock) is SystemClock:
-        return _wall
+        return wall_time
     return lambda: clock.read().wall
 
 
-def _wall() -> int:
+def wall_time() -> int:
+    """The wall clock of this machine."""
     return time.time_ns() // 1_000_000
 
 

@@ -7,7 +7,7 @@ of any event is a position to go on from.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 import msgspec
 
@@ -15,53 +15,6 @@ from holdfast.messages import Message, ResultState, Usage
 from holdfast.processes.state import TaskStatus  # noqa: TC001  as above
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.machine import Blame  # noqa: TC001  as above
-
-__all__ = [
-    "EVENTS",
-    "TERMINAL",
-    "ApprovalRequested",
-    "AttemptReset",
-    "CompactionPaused",
-    "ContextBuilt",
-    "ContextCompacted",
-    "Event",
-    "Gap",
-    "HandedOff",
-    "HookFailed",
-    "InputAccepted",
-    "LiveEvent",
-    "LoopDetected",
-    "MessageCommitted",
-    "ModelFailed",
-    "ModelNote",
-    "ModelStarted",
-    "ProcessEnded",
-    "ProcessStarted",
-    "ProcessWaiting",
-    "ReasoningDelta",
-    "RecordEvent",
-    "SubAgentStarted",
-    "TaskEnded",
-    "TaskProgressed",
-    "TaskStarted",
-    "TextDelta",
-    "ToolCallAnnounced",
-    "ToolCallDelta",
-    "ToolCallFinished",
-    "ToolCallProgress",
-    "ToolCallRequested",
-    "ToolCallStarted",
-    "TurnCancelled",
-    "TurnCompleted",
-    "TurnEnded",
-    "TurnFailed",
-    "TurnLimit",
-    "TurnResumed",
-    "TurnStarted",
-    "TurnWaiting",
-    "UsageRecorded",
-    "encode",
-]
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
@@ -419,6 +372,9 @@ RecordEvent: TypeAlias = (
 Event: TypeAlias = LiveEvent | RecordEvent
 EVENTS: Final[tuple[type[Event], ...]] = (*get_args(RecordEvent), *get_args(LiveEvent))
 TERMINAL: Final[tuple[type[Event], ...]] = get_args(TurnEnded)
+if not TYPE_CHECKING:  # type checkers find the public names themselves
+    __all__ = ["EVENTS", "TERMINAL", "Event", "LiveEvent", "RecordEvent", "TurnEnded", "encode"]
+    __all__ += [kind.__name__ for kind in EVENTS]
 _encode: Final = msgspec.json.Encoder().encode
 
 

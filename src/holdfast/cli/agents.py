@@ -12,9 +12,11 @@ import os
 import stat
 import sys
 import traceback
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import ModuleType
+from typing import Final
 
 import msgspec
 
@@ -22,12 +24,7 @@ from holdfast.agent import Agent
 from holdfast.cli.options import CallInvalid
 from holdfast.cli.output import printable, stderr
 from holdfast.errors import JournalMissing, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import ModuleType
-
-    from holdfast.store import Journal, Store
+from holdfast.store import Journal, Store
 
 
 class AgentUnavailable(UsageError):
@@ -54,7 +51,7 @@ def load_agent(reference: str, folder: Path | None = None) -> Agent:
     if not place or (name is not None and not name.isidentifier()):
         raise AgentNotFound(reference, "write file.py:name or package.module:name")
     try:
-        module = load_file(reference, Path(place)) if place.endswith(".py") else load_module(reference, place, folder)
+        module = load_module(reference, place, folder)
     except AgentNotFound:
         raise
     except (Exception, SystemExit) as error:
@@ -84,8 +81,23 @@ def _split(reference: str) -> tuple[str, str | None]:
     return (place, name) if colon and not reference.endswith(".py") else (reference, None)  # folders may have colons
 
 
-def load_file(reference: str, path: Path) -> ModuleType:
-    """Load a file as a module."""
+def load_module(reference: str, place: str, folder: Path | None = None) -> ModuleType:
+    """Load a file, or import a module from `folder` (by default the current one), or an installed one."""
+    if place.endswith(".py"):
+        return _load_file(reference, Path(place))
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise AgentNotFound(reference, "write file.py:name or package.module:name")
+    _add_to_path(folder or Path.cwd())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            hint = "; for a file write its name with .py" if Path(f"{place.replace('.', '/')}.py").is_file() else ""
+            raise AgentNotFound(reference, f"there is no module {error.name!r}{hint}") from None
+        raise
+
+
+def _load_file(reference: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise AgentNotFound(reference, f"there is no file {path}")
     name = f"agent_file_{path.stem}"
@@ -97,20 +109,6 @@ def load_file(reference: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def load_module(reference: str, name: str, folder: Path | None = None) -> ModuleType:
-    """Import a module from `folder` (by default the current one), or an installed one."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise AgentNotFound(reference, "write file.py:name or package.module:name")
-    _add_to_path(folder or Path.cwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            hint = "; for a file write its name with .py" if Path(f"{name.replace('.', '/')}.py").is_file() else ""
-            raise AgentNotFound(reference, f"there is no module {error.name!r}{hint}") from None
-        raise
 
 
 def _add_to_path(folder: Path) -> None:

@@ -11,73 +11,41 @@ import os
 import pwd
 import shutil
 import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast.agent import prepare
-from holdfast.cli import options
-from holdfast.cli.agents import AgentUnavailable, choose_reference, recorded_reference
+from holdfast.agent import Agent, prepare
+from holdfast.cli import options, output, sessions
+from holdfast.cli.agents import AgentReference, AgentUnavailable, choose_reference, recorded_reference
 from holdfast.cli.memory import Draft
 from holdfast.cli.notifications import read_notifications
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, argument, flag, hint, option, parse_json
-from holdfast.cli.output import (
-    ago,
-    duration,
-    escape_invisible,
-    fence_lines,
-    format_json,
-    one_line,
-    print_result,
-    printable,
-    stderr,
-    stdout,
-)
-from holdfast.cli.sessions import (
-    approval_of_wait,
-    edit_runtime,
-    find_approval,
-    find_target,
-    open_waits,
-    read_journals,
-    read_session_line,
-    view_runtime,
-    wait_label,
-)
+from holdfast.cli.output import Terminal, escape_invisible, one_line, print_result, printable, stderr, stdout, time_left
+from holdfast.cli.sessions import approval_of_wait, edit_runtime, find_target, open_waits, view_runtime, wait_label
+from holdfast.clock import wall_time
 from holdfast.effects.canonical import canonical
-from holdfast.errors import (
-    HoldfastError,
-    InvalidValue,
-    JournalMissing,
-    JournalQuarantined,
-    PolicyInvalid,
-)
+from holdfast.errors import HoldfastError, InvalidValue, JournalMissing, JournalQuarantined, PolicyInvalid
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN
 from holdfast.processes.keys import TRANSFER_PREFIX, process_id_of, signal_name
 from holdfast.processes.keys import wait_label as label_of
 from holdfast.processes.lists import PREVIEW_RECORDS, read_process, state_of_preview
+from holdfast.runtime.approvals import Approval
 from holdfast.runtime.reconciliation import is_reconciliation_wait
+from holdfast.runtime.runtime import Runtime
+from holdfast.store import Journal, Store
+from holdfast.store.contract import Wait
+from holdfast.store.notifications import Notification
 from holdfast.store.waits import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT
 from holdfast.tools.definition import Complaint
 from holdfast.turns import keys
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from holdfast.agent import Agent
-    from holdfast.cli.agents import AgentReference
-    from holdfast.cli.output import Style, Terminal
-    from holdfast.runtime.approvals import Approval
-    from holdfast.runtime.runtime import Runtime
-    from holdfast.store import Journal, Store
-    from holdfast.store.contract import Wait
-    from holdfast.store.notifications import Notification
 
 ApprovalArgument: TypeAlias = Annotated[
     str, argument("ID", "An approval of 'holdfast inbox'; the beginning of its id is enough.")
@@ -95,7 +63,7 @@ LISTED_LENGTH: Final = 2_000
 
 def call_text(approval: Approval) -> str:
     """The call as text, with all its arguments."""
-    return f"{escape_invisible(approval.tool)} {format_json(approval.arguments)}"
+    return f"{escape_invisible(approval.tool)} {output.format_json(approval.arguments)}"
 
 
 def is_long(approval: Approval) -> bool:
@@ -103,11 +71,11 @@ def is_long(approval: Approval) -> bool:
     return len(call_text(approval)) > LISTED_LENGTH
 
 
-def approval_title(out: Terminal, approval: Approval, now: int) -> str:
+def approval_title(out: Terminal, approval: Approval) -> str:
     """One line with the session, the tool, the agent, and the time since the request and until it expires."""
     whose = f"{one_line(approval.session, 60)}  {one_line(approval.tool, 64)} (agent {one_line(approval.agent, 40)})"
-    left = "" if approval.expires is None else f", {duration(max(approval.expires - now, 0))} left"
-    return f"{out.paint('approval', 'bold')}  {whose}, {ago(now, approval.asked)}{left}"
+    left = "" if approval.expires is None else f", {time_left(approval.expires)} left"
+    return f"{out.paint('approval', 'bold')}  {whose}, {output.ago(approval.asked)}{left}"
 
 
 def describe_approval(out: Terminal, approval: Approval, path: Path, *, whole: bool) -> Iterator[str]:
@@ -131,10 +99,12 @@ def answer_commands(approval: Approval, path: Path) -> tuple[str, str]:
 
 def diff_arguments(out: Terminal, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     """The changed arguments as lines of a diff."""
-    styles: dict[str, Style] = {"+": "green", "-": "red"}
+    styles: dict[str, output.Style] = {"+": "green", "-": "red"}
     for name in {**before, **after}:
         old, new = (
-            f"{format_json(name)}: {format_json(arguments[name])}".split("\n") if name in arguments else []
+            f"{output.format_json(name)}: {output.format_json(arguments[name])}".split("\n")
+            if name in arguments
+            else []
             for arguments in (before, after)
         )
         changes = difflib.unified_diff(old, new, n=max(len(old), len(new)), lineterm="")
@@ -153,7 +123,7 @@ def rule_text(body: str) -> str:
 
 def _fence_lines(out: Terminal, lines: list[str]) -> Iterator[str]:
     columns = shutil.get_terminal_size().columns - 2 if out.live else None
-    return (f"  {line}" for line in fence_lines(lines, columns))
+    return (f"  {line}" for line in output.fence_lines(lines, columns))
 
 
 # ---- approve and deny ------------------------------------------------------------------------------------------------
@@ -207,12 +177,9 @@ class _ApprovalDialog:
             reasons = "; ".join(line.removeprefix("- ") for line in bound.text.split("\n")[1:-1])
             return arguments, escape_invisible(reasons or bound.text)
         decision = prepare(self.agent).decide(prepare(self.agent).subject(self.approval.tool, arguments), CLEAN)
-        denied = (
-            f"{escape_invisible(decision.why)} ({escape_invisible(decision.rule)})"
-            if decision.verdict == "deny"
-            else None
-        )
-        return arguments, denied
+        if decision.verdict != "deny":
+            return arguments, None
+        return arguments, f"{escape_invisible(decision.why)} ({escape_invisible(decision.rule)})"
 
     def print_changes(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Print the difference to the arguments of the call, and return the new ones; None if nothing was changed."""
@@ -226,7 +193,7 @@ class _ApprovalDialog:
 
     def edit(self) -> int:
         """Let a person edit the arguments until they can be used, and approve the call with them."""
-        draft = Draft(f"{self.approval.tool}.json", f"{format_json(self.approval.arguments, width=0)}\n")
+        draft = Draft(f"{self.approval.tool}.json", f"{output.format_json(self.approval.arguments, width=0)}\n")
         while True:
             text = draft.edit()
             if not text.strip():
@@ -272,9 +239,7 @@ def approve(
     *,
     by: ByOption = None,
     edit: Annotated[bool, flag("Change the arguments first, in $VISUAL or $EDITOR.", "--edit")] = False,
-    arguments: Annotated[
-        str | None, option("JSON", "Approve it with these arguments instead.", show_default=False)
-    ] = None,
+    arguments: Annotated[str | None, option("JSON", "Approve it with these arguments instead.")] = None,
     always: Annotated[
         bool, flag("Store a rule, too, that answers calls like this one from now on.", "--always")
     ] = False,
@@ -296,9 +261,9 @@ def approve(
         raise CallInvalid("--always is for the call as it is: leave out --edit and --arguments")
     if show and (changes or always or yes or yes_all):
         raise CallInvalid("--show only shows the call, and answers nothing: give it alone")
-    approval, now, recorded = asyncio.run(_read_approval(store, id))
+    approval, recorded = asyncio.run(_read_approval(store, id))
     out = stdout()
-    lines = [approval_title(out, approval, now), *describe_approval(out, approval, store, whole=True)]
+    lines = [approval_title(out, approval), *describe_approval(out, approval, store, whole=True)]
     if show:
         out.lines([*lines, *(f"  {each}" for each in answer_commands(approval, store))])
         return 0
@@ -341,18 +306,18 @@ async def deny(
 ) -> None:
     """Refuse a call; the model learns of it, and the turn goes on. The first answer counts."""
     async with edit_runtime(store) as runtime:
-        found = await find_approval(runtime, id)
+        found = await sessions.find_approval(runtime, id)
         denied = await runtime.deny(found.id, reason, by=by or login())
         stdout().line(f"denied {denied.id}: {denied.tool} of {denied.session}")
         await _print_next_step(runtime, store, denied)
 
 
-async def _read_approval(path: Path, id: str) -> tuple[Approval, int, AgentReference | None]:
-    """An approval, the time, and the recorded reference of the agent if the session was started from the shell."""
+async def _read_approval(path: Path, id: str) -> tuple[Approval, AgentReference | None]:
+    """An approval, and the recorded reference of the agent if the session was started from the shell."""
     async with view_runtime(path) as runtime:
-        approval = await find_approval(runtime, id)
+        approval = await sessions.find_approval(runtime, id)
         line = await runtime.store.journal(approval.session)
-        return approval, runtime.store.clock.read().wall, await recorded_reference(path, runtime.store, line)
+        return approval, await recorded_reference(path, runtime.store, line)
 
 
 def _load_agent(approval: Approval, given: str | None, recorded: AgentReference | None) -> Agent | None:
@@ -403,7 +368,7 @@ async def _print_next_step(runtime: Runtime, path: Path, approval: Approval) -> 
     err = stderr()
     if more := len(await runtime.approvals(approval.session)):
         err.line(f"{more} more of {approval.session} wait{'s' if more == 1 else ''}: {hint(path, 'inbox')}")
-    line = await read_session_line(runtime.store, await runtime.store.journal(approval.session))
+    line = await sessions.read_session_line(runtime.store, await runtime.store.journal(approval.session))
     if line.pid is None:
         err.line(f"go on with: {hint(path, 'resume', approval.session)}")
     else:
@@ -463,16 +428,15 @@ async def inbox(
         opened = runtime.store
         items = [_approval_item(found, store) for found in await runtime.approvals()]
         items += [item async for item in _wait_items(opened, store)]
-        now = opened.clock.read().wall
         unsound = await opened.examine(lambda reader: [rule.id for rule, sound in reader.rules.raw() if not sound])
         given_up = await read_notifications(opened, None, "dead", 1_000)
-        items += [await _notification_item(opened, found, store, now) for found in given_up]
+        items += [await _notification_item(opened, found, store) for found in given_up]
     for number in unsound:
         stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
         stderr().line(f"  nothing is allowed by it. Remove it with: {hint(store, 'rules', 'rm', str(number))}")
     print_result(
         items,
-        lambda out: (line for item in items for line in _item_lines(out, item, now, store)),
+        lambda out: (line for item in items for line in _item_lines(out, item, store)),
         nothing="nothing waits for a person",
         as_json=as_json,
     )
@@ -481,12 +445,11 @@ async def inbox(
 async def _print_refusals(store: Path, *, as_json: bool) -> None:
     async with view_runtime(store) as runtime:
         found = await runtime.refusals(limit=200)
-        now = runtime.store.clock.read().wall
 
     def lines(out: Terminal) -> Iterator[str]:
         for refusal in found:
             head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
-            yield f"{head}, {ago(now, refusal.at)}, number {refusal.nth:,} of this session"
+            yield f"{head}, {output.ago(refusal.at)}, number {refusal.nth:,} of this session"
             yield f"  {one_line(refusal.message, 300)}"
 
     print_result(found, lines, nothing="no input was refused", as_json=as_json)
@@ -494,22 +457,14 @@ async def _print_refusals(store: Path, *, as_json: bool) -> None:
 
 def _approval_item(found: Approval, path: Path) -> InboxItem:
     approve, deny = answer_commands(found, path)
-    return InboxItem(
-        kind="approval",
-        session=found.session,
-        what=f"a call of {found.tool}",
-        since=found.asked,
-        answer=approve,
-        tool=found.tool,
-        deadline=found.expires,
-        deny=deny,
-        approval=found,
-    )
+    what = f"a call of {found.tool}"
+    item = InboxItem("approval", found.session, what, found.asked, approve, tool=found.tool, deadline=found.expires)
+    return msgspec.structs.replace(item, deny=deny, approval=found)
 
 
 async def _wait_items(store: Store, path: Path) -> AsyncIterator[InboxItem]:
     for kind in ("session", "process"):  # processes: background calls and durable functions
-        async for line in read_journals(store, kind=kind, status="waiting"):
+        async for line in sessions.read_journals(store, kind=kind, status="waiting"):
             try:
                 if line.quarantine is not None:
                     raise JournalQuarantined(line.id, line.quarantine)
@@ -575,48 +530,36 @@ def _wait_item(path: Path, line: Journal, wait: Wait, label: str, *answer: str, 
         what = f"what became of {tool}: it was interrupted"
     else:
         what = label if tool is None else f"{label} ({tool} asks)"
-    return InboxItem(
-        kind="unknown" if unknown else "wait",
-        session=line.id,
-        what=what,
-        since=line.updated,
-        answer=hint(path, *answer, _RECONCILE_ANSWER if unknown else "JSON"),
-        wait=wait.name,
-        tool=tool,
-        deadline=wait.deadline,
-    )
+    kind = "unknown" if unknown else "wait"
+    command = hint(path, *answer, _RECONCILE_ANSWER if unknown else "JSON")
+    return InboxItem(kind, line.id, what, line.updated, command, wait=wait.name, tool=tool, deadline=wait.deadline)
 
 
 async def _read_open_wait(store: Store, journal: str, name: str) -> Wait | None:
     wait = await store.wait(journal, name)
-    late = wait is not None and wait.deadline is not None and wait.deadline <= store.clock.read().wall
+    late = wait is not None and wait.deadline is not None and wait.deadline <= wall_time()
     return None if wait is None or wait.state != "open" or late else wait
 
 
-async def _notification_item(store: Store, found: Notification, path: Path, now: int) -> InboxItem:
+async def _notification_item(store: Store, found: Notification, path: Path) -> InboxItem:
     try:
         may_retry = (await store.journal(found.journal)).quarantine is None
     except JournalMissing:
         may_retry = False
-    may_retry = may_retry and (found.expires is None or found.expires > now)
+    may_retry = may_retry and (found.expires is None or found.expires > wall_time())
     reason = f": {found.reason}" if found.reason else ""
-    return InboxItem(
-        kind="notification",
-        session=found.journal,
-        what=f"{found.title} was not told{reason}",
-        since=found.updated,
-        answer=hint(path, "notifications", "settle", str(found.id), "queued" if may_retry else "acknowledged"),
-        notification=found.id,
-    )
+    what = f"{found.title} was not told{reason}"
+    command = hint(path, "notifications", "settle", str(found.id), "queued" if may_retry else "acknowledged")
+    return InboxItem("notification", found.journal, what, found.updated, command, notification=found.id)
 
 
-def _item_lines(out: Terminal, item: InboxItem, now: int, path: Path) -> Iterator[str]:
+def _item_lines(out: Terminal, item: InboxItem, path: Path) -> Iterator[str]:
     if item.approval is not None:
-        yield approval_title(out, item.approval, now)
+        yield approval_title(out, item.approval)
         yield from describe_approval(out, item.approval, path, whole=False)
     else:
-        left = "" if item.deadline is None else f", {duration(max(item.deadline - now, 0))} left"
-        head = f"{one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago(now, item.since)}{left}"
+        left = "" if item.deadline is None else f", {time_left(item.deadline)} left"
+        head = f"{one_line(item.session, 60)}  {one_line(item.what, 200)}, {output.ago(item.since)}{left}"
         yield f"{out.paint(item.kind, 'bold')}  {head}"
     yield from (f"  {printable(command)}" for command in (item.answer, item.deny) if command)
 
@@ -629,9 +572,7 @@ async def resolve(
     wait: Annotated[str | None, argument("[WAIT]", "The wait of a session, as 'ps' shows it.")] = None,
     value: Annotated[str | None, argument("JSON", "The answer.")] = None,
     *,
-    error: Annotated[
-        str | None, option("TEXT", "Fail the wait, with this reason.", "--error", show_default=False)
-    ] = None,
+    error: Annotated[str | None, option("TEXT", "Fail the wait, with this reason.")] = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
@@ -649,7 +590,7 @@ async def resolve(
         settlement = await runtime.resolve(key, answer, error=error)
         settled = settlement.wait
         journal = await runtime.store.journal(settled.journal)
-        line = await read_session_line(runtime.store, journal)
+        line = await sessions.read_session_line(runtime.store, journal)
     if as_json:
         stdout().json({"won": settlement.won, "state": settled.state, "session": settled.journal, "wait": settled.name})
         return 0 if settlement.won else FAILED

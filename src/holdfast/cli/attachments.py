@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeAlias
+from typing import Annotated, BinaryIO, TypeAlias
 
 from holdfast.cli import options
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, argument, flag, option
 from holdfast.cli.output import one_line, print_result
 from holdfast.cli.sessions import edit_runtime, view_runtime
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from holdfast.messages import Attachment
+from holdfast.messages import Attachment
 
 attachments = CommandGroup(
     no_args_is_help=True, help="Files that are sent to agents. The store keeps their bytes once, under their digest."

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from holdfast.cli import options
 from holdfast.cli.options import DEFAULT_STORE, FAILED, argument, flag, option, require_store
 from holdfast.cli.output import ProgressLine, print_result, printable, stderr, stdout
-from holdfast.clock import SystemClock
+from holdfast.clock import wall_time
 from holdfast.errors import HoldfastError
 from holdfast.runtime.budgets import spend_of_record
-from holdfast.store.sqlite.health import examine
+from holdfast.store.sqlite.health import StoreHealth, examine
 from holdfast.store.sqlite.key import renew_key
-
-if TYPE_CHECKING:
-    from holdfast.store.sqlite.health import StoreHealth
 
 
 def doctor(
@@ -43,7 +40,7 @@ def doctor(
         require_store(store)
         path = store
     if new_key:
-        renew_key(path, SystemClock().read().wall)
+        renew_key(path, wall_time())
         typer.echo(f"{path} has a new key; rules and answers that were not used yet are dropped, tokens are void")
     out, progress = stdout(), ProgressLine("checking journal {:,} of {:,}")
     try:
@@ -94,7 +91,7 @@ def _count_kinds(counts: dict[str, int]) -> str:
 def _due(at: int | None) -> str:
     if at is None:
         return ""
-    seconds = (at - SystemClock().read().wall) / 1000
+    seconds = (at - wall_time()) / 1000
     return f", next due in {seconds:,.0f} s" if seconds > 0 else f", one is overdue by {-seconds:,.0f} s"
 
 

@@ -10,39 +10,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 import typer
 
-from holdfast.cli import options
+from holdfast.cli import options, output
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, require_store
-from holdfast.cli.output import (
-    ProgressLine,
-    ago,
-    duration,
-    json_text,
-    one_line,
-    print_result,
-    print_table,
-    printable,
-    stderr,
-    stdout,
-)
+from holdfast.cli.output import Columns, ago, one_line, print_result, print_table, printable, stderr, stdout, time_left
 from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt, UsageError
 from holdfast.memory import Memory
 from holdfast.memory.decisions import SUFFIX, conflict_key, digest_of, file_name_of
 from holdfast.memory.mirror import Mirror
 from holdfast.names import check_int, check_name, check_string
-from holdfast.store import MemoryKey, open_store, view_store
+from holdfast.store import MemoryChange, MemoryEntry, MemoryKey, MemoryScope, Store, open_store, view_store
 from holdfast.store.paths import memory_folder
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
-
-    from holdfast.store import MemoryChange, MemoryEntry, MemoryScope, Store
 
 memory = CommandGroup(
     no_args_is_help=True,
@@ -111,10 +96,9 @@ async def ls(
     if prefix and scope is None:
         raise CallInvalid("--prefix needs a SCOPE")
     async with _open_memory(store) as opened:
-        now = opened.clock.read().wall
         if scope is None and not search:
             scopes = await opened.memory_scopes()
-            of_scope: dict[str, Callable[[MemoryScope], str]] = {
+            of_scope: Columns[MemoryScope] = {
                 "SCOPE": lambda found: printable(found.scope),
                 "ENTRIES": lambda found: f"{found.entries:,}",
                 "BYTES": lambda found: f"{found.bytes:,}",
@@ -128,11 +112,11 @@ async def ls(
             entries = [entry async for entry in handle.entries(prefix, damaged=keys.append)]
             damaged = [MemoryKey(handle.scope, key) for key in keys]
     name, whose = ("KEY", "") if scope is not None else ("SCOPE/KEY", "{}/")
-    columns: dict[str, Callable[[MemoryEntry], str]] = {
+    columns: Columns[MemoryEntry] = {
         name: lambda entry: printable(whose.format(entry.scope) + entry.key),
         "VERSION": lambda entry: str(entry.version),
-        "CHANGED": lambda entry: ago(now, entry.updated),
-        "EXPIRES": lambda entry: "-" if entry.expires is None else f"in {duration(max(entry.expires - now, 0))}",
+        "CHANGED": lambda entry: ago(entry.updated),
+        "EXPIRES": lambda entry: "-" if entry.expires is None else f"in {time_left(entry.expires)}",
         "TEXT": lambda entry: one_line(entry.value, 50),
     }
     print_table(entries, columns, nothing="no entries", as_json=as_json)
@@ -157,7 +141,7 @@ async def get(
         changes = await handle.history(key) if history else []
     out = stdout()
     if changes:
-        columns: dict[str, Callable[[MemoryChange], str]] = {
+        columns: Columns[MemoryChange] = {
             "VERSION": lambda change: str(change.version),
             "CHANGE": lambda change: change.change,
             "BY": lambda change: one_line(change.by or "-", 40),
@@ -366,7 +350,7 @@ async def export_entries(
     store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Write entries as JSON, one object to a line, for 'import'."""
-    progress, count, damaged = ProgressLine("{:,} entries"), 0, list[str]()
+    progress, count, damaged = output.ProgressLine("{:,} entries"), 0, list[str]()
     async with _open_memory(store) as opened:
         if out is None:
             async for line in _exported_lines(opened, scope, damaged):
@@ -400,7 +384,7 @@ async def _exported_lines(store: Store, scope: str | None, damaged: list[str]) -
     for name in scopes:
         here: list[str] = []
         async for entry in Memory(store, name).entries(damaged=here.append):
-            yield printable(json_text(entry)).encode() + b"\n"
+            yield printable(output.json_text(entry)).encode() + b"\n"
         damaged += [f"the memory {key!r} of {name!r}" for key in here]
 
 
@@ -419,7 +403,7 @@ async def import_entries(
     lines = _parse_export(
         _read_input() if file == "-" else _decode(file, await asyncio.to_thread(Path(file).read_bytes))
     )
-    report, progress = _ImportReport(), ProgressLine("{:,} entries")
+    report, progress = _ImportReport(), output.ProgressLine("{:,} entries")
     async with _open_memory(store, writes=True) as opened:
         for number, line in enumerate(lines, 1):
             await _import(opened, line, report, overwrite=overwrite)

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import typer
 
+from holdfast import messages
 from holdfast.cli import options
 from holdfast.cli.options import FAILED, CommandGroup, argument, option
-from holdfast.cli.output import one_line, print_result, table, table_of
+from holdfast.cli.output import Columns, Terminal, one_line, print_result, table, table_of
 from holdfast.cli.profiles import profile_prices
 from holdfast.errors import ModelError, StreamCut, UsageError
-from holdfast.messages import (
-    CallChunk,
-    CallStart,
-    ModelReply,
-    ModelRequest,
-    ReasoningChunk,
-    StreamEnd,
-    Text,
-    TextChunk,
-    ToolSpec,
-    Usage,
-    UserMessage,
-)
-from holdfast.models import HttpModel, Retry, model
-from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
+from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, ToolSpec, Usage, UserMessage
+from holdfast.models import HttpModel, Model, Retry, model
+from holdfast.models.endpoints import ENDPOINTS, KnownEndpoint, resolve_endpoint
 from holdfast.models.prices import cost
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.cli.output import Terminal
-    from holdfast.models import Model
-    from holdfast.models.endpoints import KnownEndpoint
 
 models = CommandGroup(invoke_without_command=True)
 
@@ -66,7 +48,7 @@ def list_models(context: typer.Context, *, as_json: options.Json = False) -> Non
     if context.invoked_subcommand is not None:
         return
     lines = [_provider_line(name, known) for name, known in sorted(ENDPOINTS.items())]
-    columns: dict[str, Callable[[ProviderLine], str]] = {
+    columns: Columns[ProviderLine] = {
         "PROVIDER": lambda line: line.provider,
         "DIALECT": lambda line: line.dialect,
         "KEY": _key_state,
@@ -165,7 +147,7 @@ async def probe(
     name: Annotated[str, argument("NAME", "provider:model")],
     *,
     prompt: Annotated[str, option("TEXT", "The prompt for the text answer.")] = _PROMPT,
-    base_url: Annotated[str | None, option("URL", "Another address than the provider's own.", "--base-url")] = None,
+    base_url: Annotated[str | None, option("URL", "Another address than the provider's own.")] = None,
     as_json: options.Json = False,
 ) -> int:
     """Ask a model for a short text and for a tool call, and report what worked. This costs a few tokens.
@@ -206,7 +188,7 @@ async def _ask(model: Model, prompt: str, *tools: ToolSpec) -> ProbeAnswer:
     chunks = 0
     try:
         async for event in model.stream(request):
-            if isinstance(event, (TextChunk, ReasoningChunk, CallChunk, CallStart)):
+            if isinstance(event, (messages.TextChunk, messages.ReasoningChunk, messages.CallChunk, messages.CallStart)):
                 chunks += 1
             elif isinstance(event, StreamEnd):
                 return ProbeAnswer(event.reply, chunks)

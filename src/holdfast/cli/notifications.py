@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
 from holdfast.cli import options
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, argument, option
-from holdfast.cli.output import ago, duration, one_line, print_table, stderr, stdout
-from holdfast.cli.sessions import edit_runtime, find_session, view_runtime
+from holdfast.cli.output import Columns, ago, duration, one_line, print_table, stderr, stdout
+from holdfast.cli.sessions import edit_runtime, find_session, read_pages, view_runtime
+from holdfast.clock import wall_time
+from holdfast.store import Store
+from holdfast.store.notifications import Notification, NotificationState, SettledByHand
 from holdfast.toolkits.timers import TIMER_KIND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.store import Store
-    from holdfast.store.notifications import Notification, NotificationState, SettledByHand
-
 
 notifications = CommandGroup(invoke_without_command=True)
 
@@ -47,15 +43,14 @@ async def list_notifications(
         journal = None if session is None else (await find_session(runtime.store, session, others=True)).id
         # The store refuses an unknown state.
         found = await read_notifications(runtime.store, journal, cast("NotificationState | None", state), limit)
-        now = runtime.store.clock.read().wall
-    columns: dict[str, Callable[[Notification], str]] = {
+    columns: Columns[Notification] = {
         "ID": lambda line: str(line.id),
         "SESSION": lambda line: one_line(line.journal, 24),
         "STATE": lambda line: line.state,
         "KIND": lambda line: one_line(line.kind, 24),
         "TRIES": lambda line: str(line.attempts),
-        "CHANGED": lambda line: ago(now, line.updated),
-        "TITLE": lambda line: _title(line, now),
+        "CHANGED": lambda line: ago(line.updated),
+        "TITLE": _title,
     }
     print_table(found, columns, nothing="no notifications", as_json=as_json)
 
@@ -83,19 +78,19 @@ async def settle(
 async def read_notifications(
     store: Store, journal: str | None, state: NotificationState | None, limit: int
 ) -> list[Notification]:
-    """Read up to `limit` notifications page by page, newest first."""
+    """Read up to `limit` notifications, newest first."""
     found: list[Notification] = []
-    while len(found) < limit:
-        size = min(limit - len(found), store.limits.page)
-        page = await store.notifications(journal, state, before=found[-1] if found else None, limit=size)
-        found += page
-        if len(page) < size:
+    size = min(limit, store.limits.page)
+    async for each in read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
+        found.append(each)
+        if len(found) == limit:
             break
     return found
 
 
-def _title(line: Notification, now: int) -> str:
+def _title(line: Notification) -> str:
     """The title, with the reason of the last failure and the time of the next delivery."""
+    now = wall_time()
     early = not line.attempts and line.due > (now if line.state == "queued" else line.updated)
     timer = line.kind == TIMER_KIND and early
     notes = [one_line(line.reason, 100)] if line.reason and line.state in {"queued", "dead"} else []

@@ -11,15 +11,19 @@ import os
 import re
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
+
+from holdfast.clock import wall_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import TextIO
 
 T = TypeVar("T")
+Columns: TypeAlias = "Mapping[str, Callable[[T], str]]"
+"""The columns of a table: the text of a cell by heading."""
 Style = Literal["bold", "dim", "red", "green", "yellow", "cyan"]
 _CODES: Final[dict[Style, str]] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _STATUSES: Final[dict[str, Style]] = {
@@ -123,7 +127,7 @@ def print_result(
         out.lines([text] if isinstance(text, str) else text(out))
 
 
-def print_table(found: Sequence[T], columns: Mapping[str, Callable[[T], str]], *, nothing: str, as_json: bool) -> None:
+def print_table(found: Sequence[T], columns: Columns[T], *, nothing: str, as_json: bool) -> None:
     """Print a list as JSON, or as a table with a column for each heading; print `nothing` if it is empty."""
     print_result(found, lambda out: table_of(out, found, columns), nothing=nothing, as_json=as_json)
 
@@ -131,7 +135,7 @@ def print_table(found: Sequence[T], columns: Mapping[str, Callable[[T], str]], *
 def table_of(
     out: Terminal,
     found: Iterable[T],
-    columns: Mapping[str, Callable[[T], str]],
+    columns: Columns[T],
     paint: Callable[[str], str] | None = None,
     *,
     painted: Container[str] = ("STATUS", "STATE"),
@@ -213,9 +217,14 @@ def duration(ms: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def ago(now: int, at: int) -> str:
-    """The time since `at`, both in milliseconds."""
-    return f"{duration(max(now - at, 0))} ago"
+def ago(at: int) -> str:
+    """The time since `at`, in wall milliseconds."""
+    return f"{duration(max(wall_time() - at, 0))} ago"
+
+
+def time_left(at: int) -> str:
+    """The time until `at`, in wall milliseconds."""
+    return duration(max(at - wall_time(), 0))
 
 
 # ---- text from outside -----------------------------------------------------------------------------------------------

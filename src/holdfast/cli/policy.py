@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import msgspec
 import typer
 
-from holdfast.agent import prepare
-from holdfast.cli import options
+from holdfast.agent import Agent, prepare
+from holdfast.cli import options, output
 from holdfast.cli.agents import load_agent
 from holdfast.cli.approvals import login, rule_text
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    FAILED,
-    SHOW,
-    WAITING,
-    CallInvalid,
-    CommandGroup,
-    NamedGroup,
-    argument,
-    flag,
-    option,
-)
-from holdfast.cli.output import ago, duration, json_text, one_line, print_result, print_table, stdout, table, table_of
-from holdfast.cli.sessions import edit_runtime, view_runtime
-from holdfast.policy.rules import Policy, Rule, Taint, decide
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, NamedGroup, argument, flag, option
+from holdfast.cli.output import Terminal, duration, json_text, one_line, print_result, stdout, table, table_of
+from holdfast.cli.sessions import edit_runtime, read_pages, view_runtime
+from holdfast.policy.rules import Decision, ListedRule, Policy, Rule, Taint, Verdict, decide
 from holdfast.policy.rules import list_rules as tried
-from holdfast.store.waits import EVERY_AGENT
+from holdfast.store import Store
+from holdfast.store.waits import EVERY_AGENT, StoredRule
 from holdfast.tools import Complaint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.agent import Agent
-    from holdfast.cli.output import Style, Terminal
-    from holdfast.policy.rules import Decision, ListedRule, Verdict
-    from holdfast.store import Store
-    from holdfast.store.waits import StoredRule
 
 DENIED: Final = 6
 """The exit code for a call that would be denied."""
 
-_STYLES: Final[dict[str, Style]] = {"allow": "green", "ask": "yellow", "deny": "red"}
+_STYLES: Final[dict[str, output.Style]] = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 policy = CommandGroup(no_args_is_help=True, help="Show what an agent may do, and try a call without making it.")
 PolicyOption: TypeAlias = Annotated[
@@ -87,7 +68,7 @@ def check(
     decision = decide(_policy_of(loaded, file), subject, Taint("untrusted" in kinds, "private" in kinds))
     checked = CheckedCall(tool, dict(subject.args), decision)
     print_result(checked, lambda out: _decision_lines(out, checked), as_json=as_json)
-    exits: dict[Verdict, int] = {"allow": 0, "ask": WAITING, "deny": DENIED}
+    exits: dict[Verdict, int] = {"allow": 0, "ask": options.WAITING, "deny": DENIED}
     return exits[decision.verdict]
 
 
@@ -174,7 +155,7 @@ def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
     def paint(says: str) -> str:
         return out.paint(says, _STYLES[says]) if says in _STYLES else says
 
-    columns: dict[str, Callable[[RuleLine], str]] = {
+    columns: output.Columns[RuleLine] = {
         "RULE": lambda line: f"{line.number} ({one_line(line.name, 40)})" if line.name else str(line.number),
         "SAYS": lambda line: line.says,
         "TOOLS": lambda line: line.tools,
@@ -213,7 +194,7 @@ async def list_rules(
         await _print_rules(store, None, every=every, as_json=as_json)
 
 
-@rules.command(SHOW, hidden=True)
+@rules.command(options.SHOW, hidden=True)
 async def rules_of_agent(
     agent: Annotated[str, argument("AGENT", "The name of an agent.")],
     *,
@@ -245,13 +226,12 @@ async def rm(
 async def _print_rules(store: Path, agent: str | None, *, every: bool, as_json: bool) -> None:
     async with view_runtime(store) as runtime:
         found = await _read_rules(runtime.store, agent, every=every)
-        now = runtime.store.clock.read().wall
 
     def since(rule: StoredRule) -> str:
         removed = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
-        return f"{ago(now, rule.at)}{removed}"
+        return f"{output.ago(rule.at)}{removed}"
 
-    columns: dict[str, Callable[[StoredRule], str]] = {
+    columns: output.Columns[StoredRule] = {
         "RULE": lambda rule: str(rule.id),
         "AGENT": lambda rule: one_line(rule.agent, 40),
         "BY": lambda rule: one_line(rule.by, 40),
@@ -259,16 +239,14 @@ async def _print_rules(store: Path, agent: str | None, *, every: bool, as_json: 
         "SAYS": lambda rule: one_line(rule_text(rule.body), 400),
     }
     nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
-    print_table(found, columns, nothing=nothing, as_json=as_json)
+    output.print_table(found, columns, nothing=nothing, as_json=as_json)
 
 
 async def _read_rules(store: Store, agent: str | None, *, every: bool) -> list[StoredRule]:
     """Rules in the order in which they were stored."""
     if agent is not None and not every:
         return await store.rules(agent)
-    found: list[StoredRule] = []
-    while page := await store.rule_history(before=found[-1] if found else None, limit=_PAGE):
-        found += page
+    found = [rule async for rule in read_pages(lambda last: store.rule_history(before=last, limit=_PAGE))]
     return [
         rule
         for rule in reversed(found)

@@ -3,65 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args
+from types import ModuleType
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 import typer
 
 from holdfast.agent import Agent
-from holdfast.cli import options
-from holdfast.cli.agents import AgentNotFound, load_file, load_module
-from holdfast.cli.options import (
-    CANCELLED,
-    DEFAULT_STORE,
-    FAILED,
-    SHOW,
-    WAITING,
-    CallInvalid,
-    CommandGroup,
-    IdAmbiguous,
-    NamedGroup,
-    argument,
-    flag,
-    option,
-    parse_json,
-    parse_span,
-)
-from holdfast.cli.output import (
-    ago,
-    duration,
-    json_text,
-    one_line,
-    print_result,
-    print_table,
-    printable,
-    stdout,
-)
-from holdfast.cli.sessions import edit_runtime, find_session, read_journals, read_work, view_runtime, workers
+from holdfast.cli import options, output, sessions
+from holdfast.cli.agents import AgentNotFound, load_module
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, parse_json
+from holdfast.cli.output import Terminal, duration, json_text, one_line, print_result, print_table, printable, stdout
+from holdfast.cli.sessions import edit_runtime, find_session, match_beginning, read_drivers, read_pages, view_runtime
+from holdfast.clock import wall_time
 from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
+from holdfast.processes.lists import ProcessEvent, ProcessLine
+from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.processes.waits import process_value
-from holdfast.runtime.runtime import context_of
+from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.runtime import open as open_runtime
+from holdfast.store import Store
 from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from types import ModuleType
-
-    from holdfast.cli.output import Terminal
-    from holdfast.processes.lists import ProcessEvent, ProcessLine
-    from holdfast.processes.service import Process
-    from holdfast.processes.state import ProcessStatus
-    from holdfast.runtime.runtime import Runtime
-    from holdfast.store import Journal, Store
 
 _CANCEL_TIMEOUT: Final = 2.0
 """Seconds that `cancel` waits for the end."""
@@ -69,7 +39,7 @@ _CANCEL_TIMEOUT: Final = 2.0
 _UNDER_WAY: Final = frozenset(("running", "waiting"))
 T = TypeVar("T")
 
-processes = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | COMMAND ...]")
+processes = CommandGroup(cls=options.NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | COMMAND ...]")
 ProcessArgument: TypeAlias = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
 ValueArgument: TypeAlias = Annotated[str, argument("JSON", "A JSON value.")]
 FunctionOption: TypeAlias = Annotated[str | None, option("NAME", "Only those of this function.")]
@@ -107,23 +77,22 @@ async def list_processes(
     if context.invoked_subcommand is not None:
         return
     async with view_runtime(store) as runtime:
-        wanted = cast("ProcessStatus | None", status)
+        wanted = cast("Any", status)  # the list refuses an unknown one
         lines = await runtime.processes.list(name=name, session=session, status=wanted, limit=limit)
-        now = runtime.store.clock.read().wall
-    columns: dict[str, Callable[[ProcessLine], str]] = {
+    columns: output.Columns[ProcessLine] = {
         "PROCESS": lambda line: one_line(line.id, 48),
         "FUNCTION": lambda line: one_line(line.name or "-", 32),
         "STATUS": lambda line: line.status,
         "WAITS FOR": lambda line: one_line(
             ", ".join(line.waits) or ("-" if line.stuck is None else f"stuck: {line.stuck}"), 40
         ),
-        "CHANGED": lambda line: ago(now, line.updated),
+        "CHANGED": lambda line: output.ago(line.updated),
         "ATTEMPT": lambda line: str(line.attempt),
     }
     print_table(lines, columns, nothing="no processes", as_json=as_json)
 
 
-@processes.command(SHOW, hidden=True)
+@processes.command(options.SHOW, hidden=True)
 async def show(id: ProcessArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
     """Show a process: its status, its result, and its timeline."""
     async with view_runtime(store) as runtime:
@@ -144,16 +113,12 @@ async def _read_report(runtime: Runtime, id: str) -> ProcessReport:
 
 def _report_lines(out: Terminal, report: ProcessReport) -> Iterator[str]:
     line = report.process
-    yield ", ".join(
-        (out.paint(one_line(line.id, 160), "bold"), one_line(line.name or "-", 64), out.status(line.status))
-    )
+    name = out.paint(one_line(line.id, 160), "bold")
+    yield f"{name}, {one_line(line.name or '-', 64)}, {out.status(line.status)}"
     yield f"  arguments {one_line(json_text(report.arguments), 400)}"
-    for label, text in (("session", line.session), ("parent", line.parent), ("error", line.error)):
-        if text is not None:
-            yield f"  {label:<9} {one_line(text, 400)}"
-    for label, names in (("waits for", line.waits), ("children", line.children)):
-        if names:
-            yield f"  {label:<9} {one_line(', '.join(names), 300)}"
+    facts = {"session": line.session, "parent": line.parent, "error": line.error}
+    facts |= {"waits for": ", ".join(line.waits), "children": ", ".join(line.children)}
+    yield from (f"  {label:<9} {one_line(text, 400)}" for label, text in facts.items() if text)
     if line.status == "completed":
         yield f"  result    {one_line(json_text(report.result), 1_000)}"
     yield ""
@@ -186,7 +151,7 @@ async def start(
     function: Annotated[str, argument("NAME", "file.py:name or package.module:name.")],
     arguments: Annotated[str, argument("JSON", "An object with the arguments.", show_default=True)] = "{}",
     *,
-    id: Annotated[str | None, option("ID", "Its id: the same one starts once.", "--id")] = None,
+    id: Annotated[str | None, option("ID", "Its id: the same one starts once.")] = None,
     detach: Annotated[
         bool, flag("Only record it; a worker of the store runs it ('processes work').", "--detach")
     ] = False,
@@ -214,7 +179,7 @@ async def start(
     else:
         text = one_line(": ".join(filter(None, (line.id, line.status, line.error, ", ".join(line.waits)))), 400)
     print_result(report, text, as_json=as_json)
-    exits = {"completed": 0, "waiting": WAITING, "cancelled": CANCELLED}
+    exits = {"completed": 0, "waiting": options.WAITING, "cancelled": options.CANCELLED}
     return 0 if detach else exits.get(line.status, FAILED)
 
 
@@ -229,7 +194,7 @@ async def _run_until_idle(runtime: Runtime, process: Process) -> None:
         if line.status not in _UNDER_WAY:
             return
         idle = line.status == "waiting" and not runtime.active
-        if idle and process_journal(process.id) not in await read_work(runtime.store):
+        if idle and process_journal(process.id) not in await read_drivers(runtime.store):
             return
         await runtime.store.changed(version, 0.1)
 
@@ -267,8 +232,6 @@ def _load_function(reference: str) -> tuple[AnyProcess, list[AnyProcess], list[A
 
 def _load(reference: str) -> ModuleType:
     try:
-        if reference.endswith(".py"):
-            return load_file(reference, Path(reference))
         return load_module(reference, reference)
     except AgentNotFound as error:
         raise CallInvalid(f"{reference!r} can't be loaded: {error.reason}") from None
@@ -295,9 +258,7 @@ async def signal(
     name: Annotated[str, argument("NAME", "The name of the signal.")],
     value: ValueArgument = "null",
     *,
-    key: Annotated[
-        str | None, option("KEY", "The same key again is the same signal.", "--key", show_default=False)
-    ] = None,
+    key: Annotated[str | None, option("KEY", "The same key again is the same signal.")] = None,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Send a signal for which a process waits, or will wait."""
@@ -411,7 +372,7 @@ async def prune(
 
     Processes that have not ended are kept, and those whose result another one may still need. Ids are never used again.
     """
-    age = parse_span("--older-than", older_than)
+    age = options.parse_span("--older-than", older_than)
     async with edit_runtime(store) as runtime:
         report = await runtime.processes.prune(age, name=name, dry_run=dry_run)
     lines = [f"{'would prune' if dry_run else 'pruned'} {report.pruned:,}, kept {report.kept:,}"]
@@ -429,24 +390,16 @@ async def find_process(store: Store, given: str) -> str:
         raise ProcessPruned(given, error.status, error.at) from None
     except JournalMissing:
         pass
-    found = await _find_by_beginning(store, PROCESS_ROLE, given)
+    ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=PROCESS_ROLE)]
+    found = match_beginning(ids, given)
     if found is None:
         raise ProcessUnknown(given)
     return found
 
 
-async def _find_by_beginning(store: Store, role: str, *beginnings: str) -> str | None:
-    """The only process of a role whose id begins so; `IdAmbiguous` if there are several."""
-    ids = [process_id_of(line.id) async for line in read_journals(store, role=role)]
-    known = [id for id in ids if id.startswith(beginnings)]
-    if len(known) > 1:
-        raise IdAmbiguous(beginnings[0], known)
-    return known[0] if known else None
-
-
 # ---- tasks: the processes that are background calls ------------------------------------------------------------------
 
-tasks = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | cancel ID]")
+tasks = CommandGroup(cls=options.NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | cancel ID]")
 TaskArgument: TypeAlias = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
 
 
@@ -508,13 +461,12 @@ async def list_tasks(
     async with view_runtime(store) as runtime:
         journal = None if session is None else (await find_session(runtime.store, session)).id
         lines = await _read_task_lines(runtime, journal, cast("TaskStatus | None", status), limit)
-        now = runtime.store.clock.read().wall
-    columns: dict[str, Callable[[TaskLine], str]] = {
+    columns: output.Columns[TaskLine] = {
         "TASK": lambda line: line.id,
         "TOOL": lambda line: one_line(line.tool or "-", 32),
         "STATUS": lambda line: line.status,
         "SESSION": lambda line: one_line(line.session or "-", 24),
-        "CHANGED": lambda line: ago(now, line.updated),
+        "CHANGED": lambda line: output.ago(line.updated),
         "BY": lambda line: (
             "-" if line.status not in {"running", "created"} else "nobody" if line.pid is None else f"pid {line.pid}"
         ),
@@ -525,21 +477,16 @@ async def list_tasks(
 async def _read_task_lines(
     runtime: Runtime, session: str | None, status: TaskStatus | None, limit: int
 ) -> list[TaskLine]:
-    pids = await workers(runtime.store, TASK_ROLE)
+    pids = await read_drivers(runtime.store)
     found: list[TaskLine] = []
-    last: Journal | None = None
-    while len(found) < limit:
-        size = min(max(limit - len(found), 50), runtime.store.limits.page)
-        page = await runtime.tasks.list(session=session, status=status, before=last, limit=size)
-        found += [
-            _task_line(await read_task_summary(runtime.store, journal.id), pids.get(journal.id))
-            for journal in page
-            if journal.quarantine is None  # `doctor` names damaged journals
-        ]
-        if len(page) < size:
+    async for journal in read_pages(
+        lambda last: runtime.tasks.list(session=session, status=status, before=last, limit=max(limit, 50))
+    ):
+        if journal.quarantine is None:  # `doctor` names damaged journals
+            found.append(_task_line(await read_task_summary(runtime.store, journal.id), pids.get(journal.id)))
+        if len(found) == limit:
             break
-        last = page[-1]
-    return found[:limit]
+    return found
 
 
 def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
@@ -560,15 +507,14 @@ def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
     )
 
 
-@tasks.command(SHOW, hidden=True)
+@tasks.command(options.SHOW, hidden=True)
 async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
     """Show a task: its arguments, its status and its result."""
     async with view_runtime(store) as runtime:
         found = await find_task(runtime.store, id)
         state = await runtime.tasks.task(found)
         result = await runtime.tasks.result(state)
-        line = _task_line(state, (await workers(runtime.store, TASK_ROLE)).get(found))
-        now = runtime.store.clock.read().wall
+        line = _task_line(state, (await read_drivers(runtime.store)).get(found))
     call = state.call
     report = TaskReport(
         task=line,
@@ -587,7 +533,7 @@ async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: o
         elif line.status == "running":
             parts.append("driven by nobody")
         if state.started is not None:
-            parts.append(duration(max((now if state.ended is None else state.ended) - state.started, 0)))
+            parts.append(duration(max((state.ended or wall_time()) - state.started, 0)))
         yield ", ".join(parts)
         yield f"  session   {one_line(line.session or '-', 100)}{f'/{report.turn}' if report.turn else ''}"
         yield f"  arguments {one_line(json_text(report.arguments), 400)}"
@@ -618,7 +564,7 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
         if asked != "too_late":
             await runtime.processes.settle(found)
         state = await _wait_until_over(runtime.store, lambda: runtime.tasks.task(found), lambda state: state.over)
-        pid = (await workers(runtime.store, TASK_ROLE)).get(found)
+        pid = (await read_drivers(runtime.store)).get(found)
     if not state.over:
         who = f"process {pid}" if pid else "whoever opens the store next"
         stdout().line(f"asked for: {who} has yet to stop {found}")
@@ -639,7 +585,8 @@ async def find_task(store: Store, given: str) -> str:
                 return id
         except JournalMissing:
             continue
-    found = await _find_by_beginning(store, TASK_ROLE, given, f"task-{given}")
+    ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=TASK_ROLE)]
+    found = match_beginning(ids, given, f"task-{given}")
     if found is None:
         raise TaskUnknown(given)
     return found

@@ -26,8 +26,9 @@ from holdfast.profiles import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from holdfast.cli.output import Columns
     from holdfast.models.prices import Price
 
 NameArgument: TypeAlias = Annotated[str, argument("NAME", "The profile.")]
@@ -61,7 +62,7 @@ def list_profiles(context: typer.Context, *, as_json: options.Json = False) -> N
             lines.append(ProfileLine(name, name == default, msgspec.to_builtins(found.get(name))))
         except HoldfastError as error:
             lines.append(ProfileLine(name, name == default, None, str(error)))
-    columns: dict[str, Callable[[ProfileLine], str]] = {
+    columns: Columns[ProfileLine] = {
         "PROFILE": lambda line: line.name,
         "DEFAULT": lambda line: "yes" if line.default else "-",
         "SAYS": lambda line: one_line(

@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.cli import options
 from holdfast.cli.agents import choose_reference, recorded_reference
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, flag, option, require_store
-from holdfast.cli.output import ago, diff_line, one_line, print_result, printable, stdout, table_of
+from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, print_result, printable, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import ROLE
 from holdfast.processes.keys import process_id_of, process_journal
-from holdfast.runtime.replay_check import check_turns
+from holdfast.processes.lists import all_work
+from holdfast.records import JournalKind, Status
+from holdfast.runtime.approvals import Approval
+from holdfast.runtime.replay_check import TurnCheck, check_turns
 from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.session_records import read_conversation
-from holdfast.store import open_store, view_store
+from holdfast.store import Journal, Store, open_store, view_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from holdfast.cli.output import Terminal
-    from holdfast.records import JournalKind, Status
-    from holdfast.runtime.approvals import Approval
-    from holdfast.runtime.replay_check import TurnCheck
-    from holdfast.store import Journal, Store, Work
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -102,23 +100,22 @@ async def ps(
             with suppress(StoreError):  # a damaged session, or one below it, must not hide the others
                 found = await runtime.children.whole(await runtime.store.journal(line.id))
                 lines[number] = msgspec.structs.replace(line, total_tokens=found.total.total, total_cost=found.cost)
-        now = runtime.store.clock.read().wall
     rows = arrange_tree(lines) if tree else [TreeRow("", line) for line in lines]
     nothing = "no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)"
 
     def table(out: Terminal) -> list[str]:
         short = _short_ids([line.id for line in lines]) if out.live else {}
-        used: dict[str, Callable[[TreeRow], str]] = {
+        used: Columns[TreeRow] = {
             "TOKENS": lambda row: "-" if row.line.total_tokens is None else f"{row.line.total_tokens:,}",
             "COST": lambda row: "-" if row.line.total_cost is None else f"${row.line.total_cost:.4f}",
         }
-        columns: dict[str, Callable[[TreeRow], str]] = {
+        columns: Columns[TreeRow] = {
             "SESSION": lambda row: row.drawn + short.get(row.line.id, row.line.id),
             "AGENT": lambda row: one_line(row.line.agent or "-", 24),
             "STATUS": lambda row: row.line.status,
             "RECORDS": lambda row: f"{row.line.records:,}",
             **(used if tree else {}),
-            "CHANGED": lambda row: ago(now, row.line.updated),
+            "CHANGED": lambda row: ago(row.line.updated),
             "BY": lambda row: _driver(row.line),
         }
         return table_of(out, rows, columns)
@@ -128,23 +125,23 @@ async def ps(
 
 async def read_session_lines(store: Store, *, every: bool) -> list[SessionLine]:
     """Read all sessions, or those that run or wait."""
-    work = await read_work(store)
+    drivers = await read_drivers(store)
     found = [line async for line in read_journals(store, kind="session")]
     lines = [
-        await read_session_line(store, line, work)
+        await read_session_line(store, line, drivers)
         for line in found
-        if every or line.id in work or line.status in _ACTIVE or line.quarantine is not None
+        if every or line.id in drivers or line.status in _ACTIVE or line.quarantine is not None
     ]
     return lines if every else [line for line in lines if line.status in _ACTIVE]
 
 
-async def read_session_line(store: Store, line: Journal, known: dict[str, Work] | None = None) -> SessionLine:
-    """Read one session. `known` is the work of the store, if it was read before."""
-    work = (await read_work(store) if known is None else known).get(line.id)
-    pid = None if work is None else _pid_of(store, work)
+async def read_session_line(store: Store, line: Journal, drivers: dict[str, int | None] | None = None) -> SessionLine:
+    """Read one session. `drivers` are those of the store, if they were read before."""
+    drivers = await read_drivers(store) if drivers is None else drivers
+    pid = drivers.get(line.id)
     trusted = line.quarantine is None
     waits = await store.waits(line.id) if line.status == "waiting" and trusted else []
-    queued = len(await store.pending(line.id)) if work is not None and trusted else 0
+    queued = len(await store.pending(line.id)) if line.id in drivers and trusted else 0
     status = line.status
     if line.quarantine is not None:
         status = "quarantined"
@@ -169,24 +166,9 @@ async def read_session_line(store: Store, line: Journal, known: dict[str, Work] 
     )
 
 
-async def workers(store: Store, role: str) -> dict[str, int]:
-    """The ids of the operating system processes that drive journals of a role, by journal."""
-    found = await read_work(store)
-    return {work.journal: pid for work in found.values() if work.role == role and (pid := _pid_of(store, work))}
-
-
-async def read_work(store: Store) -> dict[str, Work]:
-    """The journals that are driven or have something to do."""
-    found: dict[str, Work] = {}
-    after = 0
-    while page := await store.work(after):
-        found |= {work.journal: work for work in page}
-        after = page[-1].no
-    return found
-
-
-def _pid_of(store: Store, work: Work) -> int | None:
-    return None if work.holder is None or store.owner_gone(work.holder) else work.holder.pid
+async def read_drivers(store: Store) -> dict[str, int | None]:
+    """The journals that have something to do, with the operating system process that drives each, if one does."""
+    return {work.journal: None if owner is None else owner.pid async for work, owner in all_work(store)}
 
 
 def _driver(line: SessionLine) -> str:
@@ -219,28 +201,19 @@ class TreeRow(NamedTuple):
 def arrange_tree(lines: Sequence[SessionLine]) -> list[TreeRow]:
     """Put sessions below their parents, otherwise in the order they have. One whose parent is missing is on top."""
     known = {line.id for line in lines}
-    below: dict[str, list[SessionLine]] = {}
+    below: defaultdict[str | None, list[SessionLine]] = defaultdict(list)
     for line in lines:
-        if line.parent is not None and line.parent in known:
-            below.setdefault(line.parent, []).append(line)
-    tops = [line for line in lines if line.parent is None or line.parent not in known]
-    rows = [row for top in tops for row in (TreeRow("", top), *_rows_below(top, below))]
-    shown = {row.line.id for row in rows}
+        below[line.parent if line.parent in known else None].append(line)
+    rows: dict[str, TreeRow] = {}
+    left = [("", "", line) for line in reversed(below[None])]  # not recursive: deeper than Python's stack may be
+    while left:
+        drawn, before, line = left.pop()
+        rows[line.id] = TreeRow(before + drawn, line)
+        before += {"|- ": "|  ", "`- ": "   "}.get(drawn, "")
+        children = below[line.id]
+        left += [("`- " if child is children[-1] else "|- ", before, child) for child in reversed(children)]
     # A store that was tampered with may have sessions that work for each other in a circle: none of them is on top.
-    return [*rows, *(TreeRow("", line) for line in lines if line.id not in shown)]
-
-
-def _rows_below(top: SessionLine, below: dict[str, list[SessionLine]]) -> Iterator[TreeRow]:
-    """The sessions below one, depth first. Not recursive: they may be nested deeper than Python's stack."""
-    stack = [(below.get(top.id, [])[::-1], "")]
-    while stack:
-        children, before = stack[-1]
-        if not children:
-            stack.pop()
-            continue
-        child = children.pop()
-        yield TreeRow(before + ("|- " if children else "`- "), child)
-        stack.append((below.get(child.id, [])[::-1], before + ("|  " if children else "   ")))
+    return [*rows.values(), *(TreeRow("", line) for line in lines if line.id not in rows)]
 
 
 # ---- cancel, compact, fork -------------------------------------------------------------------------------------------
@@ -425,14 +398,19 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
             if not others:
                 _require_session(other.id)
             return TurnTarget(other, None)
-    lines = [line async for line in read_journals(store, kind="session")]
+    lines = {line.id: line async for line in read_journals(store, kind="session")}
     for id, turn in splits:
-        found = [line for line in lines if line.id.startswith(id)]
-        if len(found) > 1:
-            raise IdAmbiguous(id, [line.id for line in found])
-        if found:
-            return TurnTarget(found[0], turn)
+        if found := match_beginning(lines, id):
+            return TurnTarget(lines[found], turn)
     raise CallInvalid(f"no session is called {given!r}, nor begins so; 'holdfast ps -a' lists them all")
+
+
+def match_beginning(ids: Iterable[str], *beginnings: str) -> str | None:
+    """The only id that begins so; `IdAmbiguous` if there are several."""
+    found = [id for id in ids if id.startswith(beginnings)]
+    if len(found) > 1:
+        raise IdAmbiguous(beginnings[0], found)
+    return found[0] if found else None
 
 
 def _require_session(id: str) -> None:
@@ -459,10 +437,19 @@ async def read_journals(
     store: Store, *, kind: JournalKind | None = None, role: str | None = None, status: Status | None = None
 ) -> AsyncIterator[Journal]:
     """The journals of a kind, a role and a status, last changed first."""
-    last: Journal | None = None
-    while page := await store.journals(kind=kind, role=role, status=status, before=last, limit=store.limits.page):
-        for line in page:
-            yield line
+    limit = store.limits.page
+    async for line in read_pages(
+        lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=limit)
+    ):
+        yield line
+
+
+async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> AsyncIterator[T]:
+    """All items of a list; `read` returns the page behind an item, or the first one."""
+    last: T | None = None
+    while page := await read(last):
+        for item in page:
+            yield item
         last = page[-1]
 
 
@@ -513,15 +500,11 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
 
 async def find_approval(runtime: Runtime, given: str) -> Approval:
     """Find an approval by its id or the beginning of it, which need not have the 'a-'."""
-    known = await runtime.approvals()
-    found = [approval for approval in known if approval.id == given] or [
-        approval for approval in known if given and approval.id.startswith((given, f"a-{given}"))
-    ]
-    if len(found) > 1:
-        raise IdAmbiguous(given, [approval.id for approval in found])
-    if not found:
+    known = {approval.id: approval for approval in await runtime.approvals()}
+    found = given if given in known else match_beginning(known, given, f"a-{given}") if given else None
+    if found is None:
         raise ApprovalUnknown(given, "it was answered, or its time was up, or there never was one")
-    return found[0]
+    return known[found]
 
 
 class AwaitedApproval(NamedTuple):

@@ -4,63 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from holdfast import events, records
-from holdfast.cli import options
+from holdfast.cli import options, output, sessions
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, flag, option
-from holdfast.cli.output import (
-    count_noun,
-    diff_line,
-    duration,
-    json_text,
-    one_line,
-    print_result,
-    printable,
-    reason_text,
-    stdout,
-    table,
-)
-from holdfast.cli.sessions import (
-    approval_of_wait,
-    find_target,
-    read_session_line,
-    view_runtime,
-    wait_description,
-    wait_label,
-)
+from holdfast.cli.output import Terminal, duration, json_text, one_line, print_result, printable, stdout, table
+from holdfast.cli.sessions import TurnTarget, approval_of_wait, find_target, view_runtime, wait_description, wait_label
 from holdfast.errors import TurnUnknown
-from holdfast.messages import AssistantMessage, ToolCall, Usage, UserMessage, decode_reply
+from holdfast.events import Event
+from holdfast.messages import AssistantMessage, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
 from holdfast.policy.approvals import ApprovalAnswer, Approved
 from holdfast.runtime.changes import cursor_tag, events_of
-from holdfast.runtime.session_records import environments_of, read_records, read_requests
-from holdfast.turns import keys
-from holdfast.turns.conversation import (
-    TRIGGERED,
-    CancelRequest,
-    decode_checkpoint,
-    decode_input,
-    ending_of_record,
-    turn_cause,
-)
-from holdfast.turns.environment import describe_environment, environment_changes
+from holdfast.runtime.runtime import Runtime
+from holdfast.runtime.session_records import RecordedRequest, environments_of, read_records, read_requests
+from holdfast.store import Journal
+from holdfast.turns import conversation, keys
+from holdfast.turns.conversation import CancelRequest, decode_checkpoint, decode_input, ending_of_record, turn_cause
+from holdfast.turns.environment import Environment, describe_environment, environment_changes
 from holdfast.turns.programs import answer_message, finish_of, is_finish
 from holdfast.turns.results import mentions, message_text, result_of, speaker
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
-
-    from holdfast.cli.output import Terminal
-    from holdfast.cli.sessions import SessionLine, TurnTarget
-    from holdfast.events import Event
-    from holdfast.messages import ModelRequest
-    from holdfast.runtime.runtime import Runtime
-    from holdfast.runtime.session_records import RecordedRequest
-    from holdfast.store import Journal
-    from holdfast.turns.environment import Environment
 
 
 async def show(
@@ -69,11 +36,9 @@ async def show(
     raw: Annotated[bool, flag("The records themselves, one JSON object to a line.", "--raw")] = False,
     history: Annotated[bool, flag("All messages of the conversation.", "--history")] = False,
     context: Annotated[bool, flag("The messages that the model sees now.", "--context")] = False,
-    words: Annotated[
-        str | None, option("WORDS", "Only messages with these words.", "--find", show_default=False)
-    ] = None,
+    words: Annotated[str | None, option("WORDS", "Only messages with these words.", "--find")] = None,
     request: Annotated[
-        int | None, option("N", "The request of the N-th call of the model.", "--request", min=1, show_default=False)
+        int | None, option("N", "The request of the N-th call of the model.", "--request", min=1)
     ] = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
@@ -102,7 +67,7 @@ async def show(
 
 async def _show_timeline(runtime: Runtime, target: TurnTarget, *, as_json: bool) -> None:
     entries = [entry async for entry in read_records(runtime.store, target.id)]
-    line = await read_session_line(runtime.store, target.line)
+    line = await sessions.read_session_line(runtime.store, target.line)
     builder = _TimelineBuilder(await environments_of(runtime.store, entries))
     for seq, record in entries:
         builder.add(seq, record)
@@ -375,7 +340,7 @@ def _approval_answer(record: records.Outcome) -> tuple[str, str]:
     return "denied", ": ".join(part for part in (by, answer.reason) if part)
 
 
-def _title(out: Terminal, journal: Journal, line: SessionLine) -> str:
+def _title(out: Terminal, journal: Journal, line: sessions.SessionLine) -> str:
     parts = [out.paint(line.id, "bold"), line.agent or "no agent", out.status(line.status), f"{line.records:,} records"]
     if line.pid is not None:
         parts.append(f"pid {line.pid}")
@@ -388,12 +353,12 @@ def _title(out: Terminal, journal: Journal, line: SessionLine) -> str:
     return ", ".join(parts)
 
 
-def _turn_lines(out: Terminal, turn: TurnTimeline, line: SessionLine) -> Iterator[str]:
+def _turn_lines(out: Terminal, turn: TurnTimeline, line: sessions.SessionLine) -> Iterator[str]:
     parts = [f"{out.paint(turn.turn, 'bold')}  {out.status(turn.status or line.status)}"]
     if len(turn.agents) > 1 or turn.agents != [line.agent]:
         parts.append(" > ".join(one_line(name, 40) for name in turn.agents))
     if turn.model_calls:
-        parts += [count_noun(turn.model_calls, "model call"), _tokens(turn.usage)]
+        parts += [output.count_noun(turn.model_calls, "model call"), _tokens(turn.usage)]
     if turn.children.total:
         parts.append(f"with sub-agents {_tokens(turn.usage + turn.children)}")
     if turn.ended is not None:
@@ -409,13 +374,13 @@ def _turn_lines(out: Terminal, turn: TurnTimeline, line: SessionLine) -> Iterato
         painted.append([out.paint(seq, "dim"), *rest, *(out.paint(cell, "dim") for cell in last)])
     for step, text in zip(turn.steps, table(rows, painted) if rows else (), strict=True):
         yield f"  {text}"
-        yield from (f"         {diff_line(out, change)}" for change in step.changes)
+        yield from (f"         {output.diff_line(out, change)}" for change in step.changes)
     if turn.status is None:
         for name in line.waits:
             if name.startswith(f"{turn.turn}/") and approval_of_wait(name) is not None:
                 yield f"  waits for {wait_description(name)}"
     elif turn.status != "completed":
-        yield f"  {reason_text(out.status(turn.status), turn.status, turn.code, one_line(turn.message, 300))}"
+        yield f"  {output.reason_text(out.status(turn.status), turn.status, turn.code, one_line(turn.message, 300))}"
     yield from (f"  | {text}" for text in printable(turn.answer).splitlines())
 
 
@@ -427,7 +392,7 @@ def _cause(step: TimelineStep) -> str:
         case "model" | "call" if ordinal:
             return f"call {ordinal} of {id}"
         case "input" | "trigger" | "process" | "signal":
-            return f"after {kind} {id.removeprefix(TRIGGERED)}"
+            return f"after {kind} {id.removeprefix(conversation.TRIGGERED)}"
         case _:
             return f"after {id}"
 
@@ -611,12 +576,11 @@ def describe_event(event: Event) -> str | None:
         case events.TurnWaiting():
             return f"parked until {', '.join(map(wait_label, event.waits))}"
         case events.TurnCompleted():
-            return (
-                f"completed in {count_noun(event.steps, 'step')}, {event.usage.input:,} + {event.usage.output:,} tokens"
-            )
+            used = f"{event.usage.input:,} + {event.usage.output:,} tokens"
+            return f"completed in {output.count_noun(event.steps, 'step')}, {used}"
         case events.TurnFailed() | events.TurnCancelled() | events.TurnLimit():
             status = type(event).__name__.removeprefix("Turn").lower()
-            return reason_text(status, status, event.code, one_line(event.message, 200))
+            return output.reason_text(status, status, event.code, one_line(event.message, 200))
         case events.LoopDetected():
             return f"loop detected: {one_line(event.message, 200)}"
         case _:

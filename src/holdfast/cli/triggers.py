@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    SHOW,
-    CallInvalid,
-    CommandGroup,
-    NamedGroup,
-    argument,
-    option,
-    parse_span,
-)
-from holdfast.cli.output import ago, duration, one_line, print_result, printable, table_of
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, NamedGroup, argument, option, parse_span
+from holdfast.cli.output import Columns, Terminal, ago, one_line, print_result, printable, table_of, time_left
 from holdfast.cli.sessions import edit_runtime, view_runtime
+from holdfast.clock import wall_time
 from holdfast.triggers.schedules import to_datetime
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from holdfast.cli.output import Terminal
-    from holdfast.triggers.service import TriggerStatus
-
+from holdfast.triggers.service import TriggerStatus
 
 triggers = CommandGroup(
     cls=NamedGroup,
@@ -51,19 +38,17 @@ async def list_triggers(
         return
     async with view_runtime(store) as runtime:
         found = await runtime.triggers.list()
-        now = runtime.store.clock.read().wall
-    print_result(found, lambda out: _table(out, found, now), nothing="no triggers", as_json=as_json)
+    print_result(found, lambda out: _table(out, found), nothing="no triggers", as_json=as_json)
 
 
-@triggers.command(SHOW, hidden=True)
+@triggers.command(options.SHOW, hidden=True)
 async def show(name: NameArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
     """Show a trigger and its last occurrences."""
     async with view_runtime(store) as runtime:
         found = await runtime.triggers.get(name)
-        now = runtime.store.clock.read().wall
 
     def lines(out: Terminal) -> Iterator[str]:
-        yield from _table(out, [found], now)
+        yield from _table(out, [found])
         counts = f"{found.started:,} started, {found.skipped:,} skipped, {found.failed:,} failed"
         yield f"revision {found.revision} of {found.owner}: {counts}"
         for last in reversed(found.recent):
@@ -78,9 +63,7 @@ async def fire(
     name: NameArgument,
     *,
     payload: Annotated[str, option("JSON", "The payload of the occurrence.", "--payload", show_default=False)] = "null",
-    key: Annotated[
-        str | None, option("KEY", "The same key again is the same occurrence.", "--key", show_default=False)
-    ] = None,
+    key: Annotated[str | None, option("KEY", "The same key again is the same occurrence.")] = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
@@ -154,18 +137,22 @@ async def prune(
     print_result(found, lines, nothing="no triggers", as_json=as_json)
 
 
-def _table(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
-    columns: dict[str, Callable[[TriggerStatus], str]] = {
+def _table(out: Terminal, found: list[TriggerStatus]) -> list[str]:
+    columns: Columns[TriggerStatus] = {
         "NAME": lambda line: one_line(line.name, 32),
         "STATE": lambda line: "problem" if line.problem else "enabled" if line.enabled else "disabled",
         "SOURCE": lambda line: one_line(line.source, 40),
         "TARGET": lambda line: one_line(line.target, 32),
-        "LAST": lambda line: "never" if line.last is None else f"{line.last.what} {ago(now, line.last.at)}",
-        "NEXT": lambda line: (
-            "-" if line.next is None else f"in {duration(line.next - now)}" if line.next > now else "now"
-        ),
+        "LAST": lambda line: "never" if line.last is None else f"{line.last.what} {ago(line.last.at)}",
+        "NEXT": _next,
         "WAITING": lambda line: str(line.reserved),
         "RUNNING": lambda line: str(line.running),
     }
     problems = [f"{line.name}: {one_line(line.problem, 200)}" for line in found if line.problem]
     return [*table_of(out, found, columns), *problems]
+
+
+def _next(line: TriggerStatus) -> str:
+    if line.next is None:
+        return "-"
+    return f"in {time_left(line.next)}" if line.next > wall_time() else "now"

@@ -445,7 +445,7 @@ class ProgramExecution:
             # A program that began before has passed its check.
             unchecked = begun or bool(results)
             begin = partial(protocol.feed_request, self._plan.source, self._plan.variables, unchecked=unchecked)
-            await self._advance(await encode_with_value(begin, self._plan.variables))
+            self._event = await self._request(await encode_with_value(begin, self._plan.variables))
             return await self._drive()
         except WorkerGone as gone:
             return await self._worker_lost(gone)
@@ -512,13 +512,11 @@ class ProgramExecution:
         except protocol.MalformedMessage as error:
             raise WorkerGone from error
 
-    async def _advance(self, request: bytes) -> None:
-        self._event = await self._request(request)
-
     async def _drive(self) -> ProgramStep:
         most = protocol.most_suspensions(self._plan.limits)
         while True:
             here = self._event
+            step: PendingCalls | LimitHit | bytes | None  # a request to go on with; None: the next event is there
             if isinstance(here, protocol.FunctionCall):
                 step = await self._handle_call(here)
             elif isinstance(here, protocol.AllWaiting):
@@ -527,10 +525,7 @@ class ProgramExecution:
                 step = await self._handle_system_call(here)
             elif isinstance(here, protocol.NameLookup):
                 stub = None if here.routed else self._plan.stubs.get(here.name)
-                await self._advance(
-                    protocol.UNDEFINED_REQUEST if stub is None else protocol.function_request(stub.name)
-                )
-                step = None
+                step = protocol.UNDEFINED_REQUEST if stub is None else protocol.function_request(stub.name)
             elif isinstance(here, protocol.CodeCompleted):
                 if self.calls.answered():
                     return await self._completed(here)
@@ -541,7 +536,9 @@ class ProgramExecution:
                 return self._refused(here.text)
             else:
                 raise WorkerGone  # a fatal or an unexpected event
-            if step is not None:
+            if isinstance(step, bytes):
+                self._event = await self._request(step)
+            elif step is not None:
                 if self._sent:  # before the host acts on the step
                     await self._take_back()
                 return step
@@ -549,19 +546,17 @@ class ProgramExecution:
             if self._suspended > most:
                 return self._limit_hit("calls")
 
-    async def _handle_call(self, called: protocol.FunctionCall) -> PendingCalls | LimitHit | None:
+    async def _handle_call(self, called: protocol.FunctionCall) -> PendingCalls | LimitHit | bytes | None:
         course, number = self.calls, called.number
         if number not in course.waiting:
             arguments = self._arguments(called)
             if isinstance(arguments, bytes):
-                await self._advance(arguments)
-                return None
+                return arguments
             course.call(number, "tool", arguments[0], arguments[1])
             if course.made > self._plan.limits.calls:
                 return self._limit_hit("calls")
         if not called.eager or not course.only(number):
-            await self._advance(protocol.defer_request(number))
-            return None
+            return protocol.defer_request(number)
         return await self._answer_eagerly(number)
 
     async def _answer_eagerly(self, number: int) -> PendingCalls | None:
@@ -614,13 +609,12 @@ class ProgramExecution:
             said = f"the arguments of {stub.name}() can't be sent: {reason}"
             return protocol.error_request(number, "TypeError", said)
 
-    async def _handle_system_call(self, asked: protocol.SystemCall) -> PendingCalls | LimitHit | None:
+    async def _handle_system_call(self, asked: protocol.SystemCall) -> PendingCalls | LimitHit | bytes | None:
         number, course = asked.number, self.calls
         paused = asked.name in {"sleep", "pause"}
         if not asked.name or (paused and not 0 <= asked.seconds < 2**33):
             wrong = protocol.error_request(number, "ValueError", "a pause must be a number of seconds")
-            await self._advance(wrong if paused else protocol.unhandled_request(number))
-            return None
+            return wrong if paused else protocol.unhandled_request(number)
         if paused:
             made = course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
         else:
@@ -632,22 +626,17 @@ class ProgramExecution:
         if asked.eager and course.only(number):
             return await self._answer_eagerly(number)
         if asked.name == "pause":
-            await self._advance(protocol.defer_request(number))
-            return None
+            return protocol.defer_request(number)
         outcome = course.at_once(number)
-        if outcome is None:
-            return course.ask()
-        await self._advance(encode_system_answer(asked, outcome))
-        return None
+        return course.ask() if outcome is None else encode_system_answer(asked, outcome)
 
-    async def _handle_wait(self, waits: protocol.AllWaiting) -> PendingCalls | None:
+    async def _handle_wait(self, waits: protocol.AllWaiting) -> PendingCalls | bytes:
         found = self.calls.next(waits.pending)
-        if found is None:
-            if not self.calls.waiting:  # no answer would ever come
-                raise WorkerGone
-            return self.calls.ask()
-        await self._advance(await encode_result(*found))
-        return None
+        if found is not None:
+            return await encode_result(*found)
+        if not self.calls.waiting:  # no answer would ever come
+            raise WorkerGone
+        return self.calls.ask()
 
     async def _worker_lost(self, gone: WorkerGone) -> ProgramStep:
         """The worker is gone: a result for the author of the program."""

@@ -143,11 +143,6 @@ def _type_by_frame(data: bytes) -> str | None:
     return None
 
 
-def is_text(data: bytes) -> bool:
-    """Whether the bytes are text in UTF-8."""
-    return _reads_as_text(sample_of(data))
-
-
 def _reads_as_text(seen: FileSample) -> bool:
     beginning = seen.beginning
     return len(beginning) == len(beginning.translate(None, _CONTROLS)) and seen.utf8()

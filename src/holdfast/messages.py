@@ -395,6 +395,23 @@ decode_reply = msgspec.json.Decoder(ModelReply).decode
 decode_result = msgspec.json.Decoder(ToolResult).decode
 
 
+def part_events(parts: Iterable[Part], *, chunks: bool = True) -> list[StreamEvent]:
+    """Return the events of parts; without `chunks` the arguments of a call come with its end only."""
+    events: list[StreamEvent] = []
+    for part in parts:
+        if type(part) is ToolCall:
+            events.append(CallStart(part.id, part.name))
+            if chunks:
+                sent = encode(part.arguments).decode() if part.arguments is not None else part.malformed or ""
+                events.append(CallChunk(part.id, sent))
+            events.append(CallEnd(part))
+        elif (type(part) is Text or type(part) is Refusal) and part.text:
+            events.append(TextChunk(part.text))
+        elif type(part) is Reasoning and part.text:
+            events.append(ReasoningChunk(part.text))
+    return events
+
+
 def total_usage(attempts: Iterable[Attempt]) -> Usage:
     """Add up the usage of attempts, as far as the provider reported it."""
     return sum((attempt.usage for attempt in attempts if attempt.usage is not None), Usage())

@@ -643,7 +643,7 @@ class ChatReader(ResponseReader):
 
     def _read_message(self, said: dict[str, Any], events: list[StreamEvent]) -> None:
         details = said.get("reasoning_details")
-        thought = _reasoning_text(said)
+        thought = _thought_text(next((said[name] for name in _THOUGHT_FIELDS if said.get(name)), ""))
         if details:
             found = [as_dict(detail) for detail in as_list(details)]
             if "send_reasoning_details" in self._flags:
@@ -939,11 +939,6 @@ def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
     if kind not in _DETAIL_FIELDS or last.get("type") != kind or last.get("index") != detail.get("index"):
         return False
     return last.get("id") is None or detail.get("id") is None or last["id"] == detail["id"]
-
-
-def _reasoning_text(said: dict[str, Any]) -> str:
-    """Return the thoughts in a message or a piece of one."""
-    return _thought_text(next((said[name] for name in _THOUGHT_FIELDS if said.get(name)), ""))
 
 
 def _thought_text(thought: Any) -> str:  # noqa: ANN401  any JSON value

@@ -21,23 +21,17 @@ from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.eventloop import PerLoop
 from holdfast.messages import (
     AssistantMessage,
-    CallChunk,
-    CallEnd,
     CallStart,
     ModelReply,
-    Reasoning,
     ReasoningChunk,
-    Refusal,
     StreamEnd,
     StreamNote,
     StreamReset,
     StreamStart,
     StreamUsage,
-    Text,
     TextChunk,
-    ToolCall,
     Usage,
-    encode,
+    part_events,
     total_usage,
 )
 from holdfast.models.contract import ModelParameters, flatten_batches, respond
@@ -188,7 +182,7 @@ class HttpModel:
             whole: list[StreamEvent] = []
             if attempt.reply is not None and attempt.body is not None and attempt.body.is_whole:
                 reply = attempt.reply
-                shown = _part_events(reply.parts, chunks=False)
+                shown = part_events(reply.parts, chunks=False)
                 whole = [StreamStart(reply.model or self.name), *shown, StreamUsage(reply.usage)]
                 whole = call.observe(whole, attempt)
             paused, reply = call.record_reply(attempt, self._clock())
@@ -392,7 +386,7 @@ class _CallState:
         note = StreamNote("retry", f"try {self.failures + 1} in {delay:.1f} s after {why}")
         events: list[StreamEvent] = [note]
         if self.shown:
-            events = [StreamReset(why), note, *_part_events(self.parts)]
+            events = [StreamReset(why), note, *part_events(self.parts)]
         self.shown = bool(self.parts)
         return events
 
@@ -462,23 +456,6 @@ def _with_advice(error: ModelError, url: str, model: str) -> str:
     if error.status == 404:
         return f"{message} (POST {url}: is base_url right, and the name of {model}?)"
     return f"{message} (POST {url}: is base_url right?)" if error.status == 405 else message
-
-
-def _part_events(parts: Iterable[Part], *, chunks: bool = True) -> list[StreamEvent]:
-    """Return the events of parts; without `chunks` the arguments of a call come with its end only."""
-    events: list[StreamEvent] = []
-    for part in parts:
-        if type(part) is ToolCall:
-            events.append(CallStart(part.id, part.name))
-            if chunks:
-                sent = encode(part.arguments).decode() if part.arguments is not None else part.malformed or ""
-                events.append(CallChunk(part.id, sent))
-            events.append(CallEnd(part))
-        elif (type(part) is Text or type(part) is Refusal) and part.text:
-            events.append(TextChunk(part.text))
-        elif type(part) is Reasoning and part.text:
-            events.append(ReasoningChunk(part.text))
-    return events
 
 
 # ---- reading a body ----

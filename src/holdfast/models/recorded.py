@@ -381,9 +381,6 @@ class _ReplayedResponse:
 
 
 Mode = Literal["replay", "record", "auto"]
-_APIS_BY_DIALECT: Final = {dialect: {api} for dialect, api in APIS.items()} | {
-    "google": {"google.streamGenerateContent", "google.generateContent"}
-}
 _DEFAULT_PROVIDERS: Final = {"anthropic": "anthropic", "responses": "openai", "chat": "openai-chat", "google": "google"}
 """Providers for files that do not name theirs."""
 _MODEL_IN_PATH: Final = re.compile(r"/(?:models|deployments)/([^/:]+)")
@@ -466,7 +463,9 @@ async def _skip_delay(_seconds: float) -> None:
 def _recorded_model(path: Path, recording: Recording) -> HttpModel:
     """Make the model of a file: the endpoint that speaks its API, and the model that its first request names."""
     apis = recording.apis
-    dialect = next((dialect for dialect, spoken in _APIS_BY_DIALECT.items() if spoken.intersection(apis)), None)
+    dialect = next((dialect for dialect, api in APIS.items() if api in apis), None)
+    if "google.generateContent" in apis:
+        dialect = "google"
     if dialect is None:
         raise RecordingInvalid(path, f"nobody here speaks {', '.join(apis) or 'what it holds'}")
     spoken = load_dialect(dialect)

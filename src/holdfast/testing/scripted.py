@@ -18,8 +18,6 @@ from holdfast.messages import (
     AssistantMessage,
     Attachment,
     CallChunk,
-    CallEnd,
-    CallStart,
     FinishReason,
     ModelReply,
     ModelRequest,
@@ -35,7 +33,7 @@ from holdfast.messages import (
     TextChunk,
     ToolCall,
     Usage,
-    encode,
+    part_events,
 )
 from holdfast.models.contract import respond
 from holdfast.names import check_int
@@ -298,18 +296,7 @@ def _assign_ids(parts: tuple[ScriptPart, ...], position: int) -> tuple[Part | Sc
 def _part_events(parts: Iterable[Part | ScriptedStream]) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     for part in parts:
-        match part:
-            case ScriptedStream():
-                events += [TextChunk(chunk) for chunk in part.chunks]
-            case Text() | Refusal():
-                events.append(TextChunk(part.text))
-            case Reasoning():
-                events.append(ReasoningChunk(part.text))
-            case ToolCall():
-                sent = encode(part.arguments).decode() if part.arguments is not None else part.malformed or ""
-                events += [CallStart(part.id, part.name), CallChunk(part.id, sent), CallEnd(part)]
-            case Attachment():
-                pass
+        events += map(TextChunk, part.chunks) if isinstance(part, ScriptedStream) else part_events([part])
     return events
 
 

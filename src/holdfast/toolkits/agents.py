@@ -185,10 +185,8 @@ def agent_tool(
 
 def list_sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[Agent]:
     """The agents behind these tools."""
-    for each in tools.values():
-        owner = getattr(each.function, "__self__", None)
-        if isinstance(owner, SubAgentTool):
-            yield owner.agent
+    owners = (getattr(each.function, "__self__", None) for each in tools.values())
+    return (owner.agent for owner in owners if isinstance(owner, SubAgentTool))
 
 
 def _reaches_out(made: AnyTool) -> bool:
@@ -276,7 +274,4 @@ def find_handoff(made: AnyTool | None) -> HandoffTool | None:
 
 def list_handoffs(tools: Mapping[str, AnyTool]) -> Iterator[HandoffTool]:
     """The handoffs among these tools."""
-    for each in tools.values():
-        found = find_handoff(each)
-        if found is not None:
-            yield found
+    return filter(None, map(find_handoff, tools.values()))

@@ -215,7 +215,7 @@ class MemoryCommands:
         try:
             done = replace_text(entry.value, old, new or "", every=False)
         except EditRefusal as error:
-            raise EditRefused(path_of_key(entry.key), error.reason) from None
+            raise EditRefused(path_of_key(entry.key), str(error)) from None
         return await self._rewrite(entry, done.text)
 
     async def insert(self, path: str, line: int | None, text: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 StepStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]
-STATUSES: Final[tuple[StepStatus, ...]] = get_args(StepStatus)
 MAX_STEPS: Final = 100
 MAX_TEXT: Final = 500
 """Longest text of a step and of a note, in characters."""

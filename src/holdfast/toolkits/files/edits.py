@@ -66,11 +66,7 @@ class Replacement:
 
 
 class EditRefusal(Exception):
-    """The edit can't be made."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """The edit can't be made; the message says why."""
 
 
 def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement:
@@ -184,7 +180,7 @@ class FileWriter:
             try:
                 done = replace_text(text, old, new, every=every)
             except EditRefusal as error:
-                raise EditMismatch(str(place), error.reason) from None
+                raise EditMismatch(str(place), str(error)) from None
             self._replace_file(below, place, self._encode(place, done.text), before)
         places = "1 place" if done.count == 1 else f"{done.count:,} places"
         shown = excerpt(done.text, done.first_line, new, line_chars=self.limits.line_chars)

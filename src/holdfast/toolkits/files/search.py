@@ -133,11 +133,7 @@ MATCHER_MEMORY: Final = 1024 * 1024 * 1024  # bytes of address space
 
 
 class MatcherStopped(Exception):
-    """The process was ended because it took too much time or memory."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """The process was ended because it took too much time or memory; the message says which."""
 
 
 class RegexMatcher:
@@ -169,7 +165,7 @@ class RegexMatcher:
         except MatcherStopped as error:
             self.__exit__()
             if self._late:
-                raise SearchStopped(error.reason) from error
+                raise SearchStopped(str(error)) from error
             raise SearchUnavailable("the process that matches ended at once") from error
         except BaseException:
             self.__exit__()
@@ -252,7 +248,7 @@ class FileSearch:
                     with self._workspace.file(place.encoded(), str(place)) as number:
                         self._search_file(number, str(place), matcher)
         except MatcherStopped as error:
-            self._stopped = error.reason
+            self._stopped = str(error)
         return self._render()
 
     def _search_directory(self, below: int, place: WorkspacePath, wanted: Glob | None, matcher: RegexMatcher) -> None:
@@ -278,7 +274,7 @@ class FileSearch:
         try:
             found = matcher.find(data, self._limits.matches - self._hits)
         except MatcherStopped as error:
-            raise MatcherStopped(f"{error.reason} in {label}") from error
+            raise MatcherStopped(f"{error} in {label}") from error
         self._searched += 1
         if found is None:
             self._skipped["not UTF-8 text"] += 1

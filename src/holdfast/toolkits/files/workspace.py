@@ -179,8 +179,6 @@ def _name_matcher(pattern: str) -> NameMatcher:
 class Protection:
     """The protected names of one workspace. `above` is the path of the workspace itself."""
 
-    __slots__ = ("_above", "_exact_rules", "_path_rules", "_patterns", "literals", "repositories")
-
     def __init__(self, rules: Collection[str], above: Sequence[str] = ()) -> None:
         self._above = tuple(map(fold_name, above))
         self._exact_rules: dict[str, str] = {}

@@ -457,21 +457,13 @@ _TRIES: Final = 100
 _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldFolder:
-    name: str
-    folder: int
-    descriptor: int
-
-
 class StandIns:
     """The protected names at the top of one workspace, while one command runs."""
 
-    __slots__ = ("_folders", "_held", "_workspace", "abandoned", "covers", "since")
-
     def __init__(self, workspace: str, paths: Iterable[tuple[str, ...]]) -> None:
         self._workspace = workspace
-        self._held: list[_HeldFolder] = []
+        self._held: list[tuple[int, str, int]] = []
+        """Stand-ins by folder and name, with their own descriptors."""
         self._folders: dict[tuple[str, ...], int] = {}
         self.covers: dict[str, NameCover] = {}
         self.since: int | None = None
@@ -493,12 +485,12 @@ class StandIns:
 
     def release(self) -> None:
         """Let go, and remove stand-ins that no other command needs."""
-        for held in self._held:
+        for folder, name, descriptor in self._held:
             with suppress(OSError):  # another command still needs it
-                fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_stand_in(os.fstat(held.descriptor)) and _is_same(held):
-                    os.rmdir(held.name, dir_fd=held.folder)
-            os.close(held.descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_stand_in(os.fstat(descriptor)) and _is_same(folder, name, descriptor):
+                    os.rmdir(name, dir_fd=folder)
+            os.close(descriptor)
         self._held.clear()
         for descriptor in self._folders.values():
             os.close(descriptor)
@@ -514,7 +506,14 @@ class StandIns:
             try:
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
-                made = self._make(folder, name, shown)
+                try:
+                    os.mkdir(name, _STAND_IN, dir_fd=folder)
+                    made = True
+                except FileExistsError:
+                    made = False
+                except OSError as error:
+                    reason = f"{shown} can't be protected ({error.strerror})"
+                    raise WorkspaceRefused(self._workspace, reason) from error
                 continue
             if stat.S_ISLNK(found.st_mode):
                 reason = (
@@ -542,32 +541,22 @@ class StandIns:
         self.covers[shown] = NameCover(shown, kind)
         return kind
 
-    def _make(self, folder: int, name: str, shown: str) -> bool:
-        try:
-            os.mkdir(name, _STAND_IN, dir_fd=folder)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise WorkspaceRefused(self._workspace, f"{shown} can't be protected ({error.strerror})") from error
-        return True
-
     def _hold(self, folder: int, name: str, *, made: bool) -> bool:
         """Share the stand-in with other commands; False if it went away meanwhile."""
         try:
             descriptor = os.open(name, _TOP, dir_fd=folder)
         except OSError:
             return False
-        held = _HeldFolder(name, folder, descriptor)
         abandoned = False
         if not made:
             with suppress(OSError):  # a running command shares the lock
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 abandoned = True
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # a process with an exclusive lock is about to remove it, quickly
-        if not _is_same(held):
+        if not _is_same(folder, name, descriptor):
             os.close(descriptor)
             return False
-        self._held.append(held)
+        self._held.append((folder, name, descriptor))
         begun = os.fstat(descriptor).st_ctime_ns
         self.since = begun if self.since is None else min(self.since, begun)
         if abandoned:
@@ -584,12 +573,12 @@ def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
     return False
 
 
-def _is_same(held: _HeldFolder) -> bool:
+def _is_same(folder: int, name: str, descriptor: int) -> bool:
     try:
-        there = os.stat(held.name, dir_fd=held.folder, follow_symlinks=False)
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return False
-    return os.path.samestat(there, os.fstat(held.descriptor))
+    return os.path.samestat(there, os.fstat(descriptor))
 
 
 def _is_stand_in(found: os.stat_result) -> bool:
@@ -605,11 +594,6 @@ class WorkspaceGuard:
 
     `deep`: bubblewrap can bind open files. Only then are names deeper down protected.
     """
-
-    __slots__ = (
-        *("_bound", "_drift", "_known", "_opener", "_protection", "_root", "_stack", "_stand_ins", "_workspace"),
-        *("covers", "findings"),
-    )
 
     def __init__(self, workspace: str, protection: Protection, *, deep: bool) -> None:
         self._workspace = workspace

@@ -186,8 +186,6 @@ _GROUP_FILE: Final = f"sandbox:x:{policy.SANDBOX_USER}:\n"
 class SandboxFiles:
     """The open files that one sandbox needs. Leaving the block closes those that are still open here."""
 
-    __slots__ = ("_hold", "_open", "_segment", "descriptors", "status")
-
     def __init__(self, segment: int | None = 0) -> None:
         """`segment` is the largest piece of shared memory in one request, None for any."""
         self._open: set[int] = set()
@@ -253,8 +251,6 @@ def group_limits(files: Iterable[str], memory: int) -> dict[str, int]:
 
 class ControlGroup:
     """The control groups of one command."""
-
-    __slots__ = ("_folders", "bounds_memory")
 
     def __init__(self, within: tuple[str, ...], memory: int) -> None:
         name = f"holdfast-{os.getpid()}-{next(_numbers)}"

@@ -12,9 +12,8 @@ from holdfast.effects.canonical import digest
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WaitExpired, WorldError
 from holdfast.names import check_id, check_string
 from holdfast.records import InputTaint
-from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach
+from holdfast.tools.definition import Reach, ToolRetry, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.processes.sub_agents import SubAgents
     from holdfast.runtime.turn import TurnOutcome
-    from holdfast.tools import AnyTool
-    from holdfast.tools.definition import Duration
+    from holdfast.tools.definition import AnyTool, Duration
 
 
 _SESSION_LENGTH: Final = 160

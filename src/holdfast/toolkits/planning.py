@@ -10,16 +10,15 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from holdfast.records import Done, Opened
-from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach
+from holdfast.tools.definition import Reach, ToolRetry, tool
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from holdfast.store import Store
-    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import AnyTool
 
 
 StepStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]

@@ -23,14 +23,13 @@ from holdfast.toolkits.files.workspace import (
     parse_path,
     read_chunks,
 )
-from holdfast.tools import tool
-from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
+from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach, tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import AnyTool
 
 
 _ABOUT: Final = (

@@ -33,13 +33,12 @@ from holdfast.toolkits.files.workspace import (
     quote_path,
     read_bytes,
 )
-from holdfast.tools import tool
-from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
+from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach, tool
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import AnyTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

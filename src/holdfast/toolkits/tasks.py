@@ -10,16 +10,15 @@ from pydantic import Field
 from holdfast.errors import InvalidId, StoreError, TaskUnknown
 from holdfast.processes.state import ProcessState, task_end_text
 from holdfast.records import Cancelled, Done, Unknown
-from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach
+from holdfast.tools.definition import Reach, ToolRetry, tool
 from holdfast.tools.results import MAX_LINES, RESULT_READER, format_duration, format_time, read_page, render_page
 
 if TYPE_CHECKING:
     from holdfast.records import Progressed
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.store import Store
-    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import AnyTool
 
 
 def tasks() -> tuple[AnyTool, ...]:

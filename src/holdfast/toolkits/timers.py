@@ -10,14 +10,13 @@ from pydantic import Field
 
 from holdfast.errors import InvalidNumber, NotificationUnknown
 from holdfast.names import check_int
-from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach
+from holdfast.tools.definition import Reach, ToolRetry, tool
 from holdfast.tools.results import format_duration, format_time
 
 if TYPE_CHECKING:
     from holdfast.runtime.tool_host import ToolHost
-    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import AnyTool
 
 
 TIMER_KIND: Final = "timer"

@@ -28,7 +28,7 @@ from holdfast.toolkits.files.workspace import (
     read_bytes,
     translate_errors,
 )
-from holdfast.tools import NotDone
+from holdfast.tools.definition import NotDone
 
 if TYPE_CHECKING:
     from collections.abc import Generator

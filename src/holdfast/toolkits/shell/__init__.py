@@ -26,9 +26,8 @@ from holdfast.toolkits.shell.policy import WorkspaceRefused as WorkspaceRefused
 from holdfast.toolkits.shell.run import CommandResult, run_command
 from holdfast.toolkits.shell.sandbox import check_control_groups, require_sandbox
 from holdfast.toolkits.shell.sandbox import sandbox_problem as sandbox_problem
-from holdfast.tools import tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach
+from holdfast.tools.definition import Reach, tool
 from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.toolkits.shell.guard import Findings
-    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import AnyTool
 
 
 _MAX_LISTED: Final = 20

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.media import File
     from holdfast.toolkits.web.fetch import Resolver
-    from holdfast.tools import AnyTool
+    from holdfast.tools.definition import AnyTool
 
 
 def web(
@@ -76,8 +76,7 @@ def web(
         check_int(what, value, least=least)
 
     from holdfast.toolkits.web.fetch import Fetcher, system_resolver  # noqa: PLC0415  not with the door
-    from holdfast.tools import tool  # noqa: PLC0415
-    from holdfast.tools.definition import Reach  # noqa: PLC0415
+    from holdfast.tools.definition import Reach, tool  # noqa: PLC0415
 
     fetcher = Fetcher(
         policy=policy,

@@ -52,6 +52,7 @@ bench: $(READY)
 torture: $(READY)
 	@scripts/system-packages
 	$(BIN)/python -m pytest -q -s -m torture tests
+	$(BIN)/python -m pytest -q -m "hypothesis and not torture" --hypothesis-profile whole tests
 
 judges: $(READY)
 	@PYTHON="$(PYTHON)" scripts/judges

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.examples import QUICK
 from tests.programs import Forked, Fresh
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from tests.programs import Programs
 
 # The same examples each time, however long they take: what is said about a change does not hang on chance, nor on what
-# else the machine does. `--hypothesis-profile default` looks for new ones.
-settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("same")
+# else the machine does. `--hypothesis-profile default` looks for new ones; `make torture` takes all of `whole`.
+settings.register_profile("whole", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("whole"), max_examples=QUICK)
+settings.load_profile("quick")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started in the background by a shell, which has us ignore it; the programs of tests are begun as by a person.
     signal.signal(signal.SIGINT, signal.default_int_handler)

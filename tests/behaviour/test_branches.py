@@ -77,15 +77,16 @@ async def schedule(loop: SimulatedLoop) -> int:
 
 
 @pytest.mark.timeout(120)
-def test_no_branch_gets_the_result_of_another_in_a_thousand_seeded_schedules() -> None:
+@pytest.mark.parametrize("seeds", [150, pytest.param(1_000, marks=pytest.mark.torture)])
+def test_no_branch_gets_the_result_of_another_in_any_seeded_schedule(seeds: int) -> None:
     resumed = 0
-    for seed in range(1_000):
+    for seed in range(seeds):
         try:
             resumed += 0 < simulate(seed, schedule) < BRANCHES * STEPS
         except BaseException:
             print(f"\nseed {seed}: simulate({seed}, schedule) in {__name__}", flush=True)
             raise
-    assert resumed > 400, "many schedules must be killed in the middle, or they prove nothing"
+    assert resumed > 0.4 * seeds, "many schedules must be killed in the middle, or they prove nothing"
 
 
 @pytest.mark.parametrize("starter", ["gather", "create_task", "task group"])

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.behaviour.talk import until
+from tests.examples import examples
 
 from holdfast import crashpoints
 from holdfast.errors import MemoryCorrupt
@@ -730,7 +731,7 @@ async def _play(plan: Sequence[tuple[tuple[str, str], int, str]], folder: Path) 
     return reached
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PLANS)
 def test_whatever_happens_on_both_sides_no_text_is_lost_and_both_become_the_same(
     plan: list[tuple[tuple[str, str], int, str]],
@@ -756,7 +757,9 @@ BUSY: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("event", ["kill", "edit", "unlink", "edit, kill"])
+@pytest.mark.parametrize(
+    "event", ["unlink", "edit, kill", *(pytest.param(event, marks=pytest.mark.torture) for event in ("kill", "edit"))]
+)
 @pytest.mark.parametrize("swaps", [True, False], ids=["swapping", "renaming"])
 def test_at_every_instant_of_a_sync_a_kill_or_an_edit_loses_nothing(
     tmp_path: Path, event: str, *, swaps: bool, monkeypatch: pytest.MonkeyPatch

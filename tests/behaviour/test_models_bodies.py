@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import ModelRequest, StreamEnd, Text, TextChunk, ToolCall, Usage, UserMessage
@@ -291,7 +292,7 @@ def written(draw: st.DrawFn, spoken: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("spoken", STREAMS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_stream_means_the_same_in_every_form(spoken: str, data: st.DataObject) -> None:
     pieces = data.draw(written(spoken))
@@ -325,7 +326,7 @@ _ODD = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     spoken=st.sampled_from(sorted(STREAMS)),
     kind=st.sampled_from(["text/event-stream", "application/json", "text/plain", ""]),

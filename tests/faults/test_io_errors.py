@@ -92,7 +92,7 @@ def _injected(log: Path) -> int:
 
 
 @needs_strace
-@pytest.mark.parametrize("when", [4, 5, 9, 14])
+@pytest.mark.parametrize("when", [5, *(pytest.param(when, marks=pytest.mark.torture) for when in (4, 9, 14))])
 @pytest.mark.parametrize("readers", ["alone", "with a reader"])
 async def test_one_failed_sync_is_answered_truthfully_and_the_store_goes_on(
     when: int, readers: str, tmp_path: Path
@@ -108,7 +108,7 @@ async def test_one_failed_sync_is_answered_truthfully_and_the_store_goes_on(
 
 
 @needs_strace
-@pytest.mark.parametrize("when", [5, 6, 11])
+@pytest.mark.parametrize("when", [6, *(pytest.param(when, marks=pytest.mark.torture) for when in (5, 11))])
 @pytest.mark.parametrize("readers", ["alone", "with a reader"])
 async def test_syncs_that_fail_from_now_on_are_answered_truthfully(when: int, readers: str, tmp_path: Path) -> None:
     database = tmp_path / "store.db"
@@ -121,7 +121,7 @@ async def test_syncs_that_fail_from_now_on_are_answered_truthfully(when: int, re
 
 
 @needs_strace
-@pytest.mark.parametrize("when", [4, 7])
+@pytest.mark.parametrize("when", [4, pytest.param(7, marks=pytest.mark.torture)])
 @pytest.mark.parametrize("readers", ["alone", "with a reader"])
 async def test_a_write_that_was_refused_after_a_failed_sync_stays_away_when_the_process_dies_at_once(
     when: int, readers: str, tmp_path: Path

@@ -105,7 +105,7 @@ def _sample(ops: list[Op], count: int) -> list[int]:
 
 async def test_power_cuts_lose_nothing_acknowledged_and_corrupt_nothing(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path)
-    found = await _explore(ops, _sample(ops, 48), POWER, scratch)
+    found = await _explore(ops, _sample(ops, 24), POWER, scratch)
     assert not found.lost, found.describe()
     assert not found.corrupt, found.describe()
 
@@ -125,22 +125,25 @@ async def test_a_first_page_that_a_cut_garbled_during_a_checkpoint_is_healed_fro
 
 
 @pytest.mark.timeout(300)  # it syncs thousands of times, which some disks take their time for
-async def test_a_power_cut_while_the_store_is_made_leaves_a_file_that_opens(tmp_path: Path, scratch: Path) -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.torture)])
+async def test_a_power_cut_while_the_store_is_made_leaves_a_file_that_opens(
+    tmp_path: Path, scratch: Path, every: int
+) -> None:
     ops = _record(tmp_path, journals=1, records=2)
-    found = await _explore(ops, list(range(_opened(ops))), POWER, scratch)
+    found = await _explore(ops, list(range(0, _opened(ops), every)), POWER, scratch)
     assert not found.corrupt, found.describe()
 
 
 async def test_kills_lose_nothing_acknowledged_when_only_the_process_may_end(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, durability="process")
-    found = await _explore(ops, _sample(ops, 32), KILL, scratch)
+    found = await _explore(ops, _sample(ops, 16), KILL, scratch)
     assert not found.lost, found.describe()
     assert not found.corrupt, found.describe()
 
 
 async def test_power_cuts_corrupt_nothing_when_only_the_process_may_end(tmp_path: Path, scratch: Path) -> None:
     ops = _record(tmp_path, durability="process")
-    found = await _explore(ops, _sample(ops, 20), POWER, scratch)
+    found = await _explore(ops, _sample(ops, 12), POWER, scratch)
     assert not found.corrupt, found.describe()
 
 

@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests import proc
+from tests.examples import examples
 
 from holdfast.errors import HoldfastError
 from holdfast.toolkits.files import (
@@ -308,7 +309,7 @@ TARGETS = (
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kinds=st.lists(st.sampled_from(("file", "dir", "none", *TARGETS)), min_size=len(TREE), max_size=len(TREE)),
     path=st.lists(st.sampled_from(("a", "b", "d", "e", "..", ".")), min_size=1, max_size=5).map("/".join),

@@ -8,6 +8,7 @@ import unicodedata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
+from tests.examples import examples
 
 from holdfast.store.notifications import Notification
 from holdfast.turns.notices import NoticeLimits, choose_notices, format_notices
@@ -81,7 +82,7 @@ def read(text: str) -> list[tuple[str, list[str]]]:
 
 
 @given(notifications, st.integers(0, 400))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_no_text_breaks_out_of_its_fence(found: list[Notification], body: int) -> None:
     text = format_notices(found, NoticeLimits(body=body))
     entries = read(text)
@@ -91,7 +92,7 @@ def test_no_text_breaks_out_of_its_fence(found: list[Notification], body: int) -
 
 
 @given(notifications)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_tag_and_no_mark_of_a_role_appears_that_is_not_ours(found: list[Notification]) -> None:
     text = format_notices(found)
     for shown in (text, unicodedata.normalize("NFKC", text)):
@@ -101,7 +102,7 @@ def test_no_tag_and_no_mark_of_a_role_appears_that_is_not_ours(found: list[Notif
 
 
 @given(notifications)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_nothing_that_is_not_seen_gets_through(found: list[Notification]) -> None:
     for character in format_notices(found):
         unseen = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -110,7 +111,7 @@ def test_nothing_that_is_not_seen_gets_through(found: list[Notification]) -> Non
 
 
 @given(notifications, st.integers(6_000, 20_000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_is_chosen_always_fits(found: list[Notification], total: int) -> None:
     limits = NoticeLimits(total=total, body=total // 4)
     taken = choose_notices(found * 40, limits)

@@ -106,12 +106,12 @@ def _cancel_everywhere(seed: int, again: int | None) -> int:
     pytest.fail("the program did not end")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in (1, 2, 3))])
 def test_a_cancellation_at_any_moment_leaves_a_journal_that_goes_on(seed: int) -> None:
     assert _cancel_everywhere(seed, None) > 100
 
 
-@pytest.mark.parametrize("again", [1, 2, 5])
+@pytest.mark.parametrize("again", [2, *(pytest.param(again, marks=pytest.mark.torture) for again in (1, 5))])
 def test_a_second_cancellation_during_the_first_changes_nothing(again: int) -> None:
     assert _cancel_everywhere(again, again) > 100
 

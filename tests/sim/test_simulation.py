@@ -157,8 +157,8 @@ def _run(seeds: range) -> Counter[str]:
     return seen
 
 
-def test_two_hundred_seeded_histories_keep_every_promise() -> None:
-    _check_histories(range(SEEDS // 10))
+def test_a_hundred_seeded_histories_keep_every_promise() -> None:
+    _check_histories(range(SEEDS // 20))
 
 
 @pytest.mark.torture
@@ -176,7 +176,7 @@ def _check_histories(seeds: range) -> None:
 
 
 def test_the_same_seed_gives_the_same_history() -> None:
-    for seed in range(20):
+    for seed in range(6):
         histories = [[(a.key, a.what) for a in simulate(seed, _world_of).world.attempts()] for _ in range(3)]
         assert histories[0] == histories[1] == histories[2], f"seed {seed}"
 

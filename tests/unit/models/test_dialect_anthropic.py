@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 from tests.every import every
+from tests.examples import examples
 
 from holdfast.errors import ContextOverflow, InvalidArgument, ModelError, StreamCut
 from holdfast.messages import (
@@ -1162,7 +1163,7 @@ FRAMES: Final = st.builds(framed, st.sampled_from(EVENTS), BODIES) | st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(FRAMES, max_size=20))
 def test_whatever_frames_come_there_is_a_reply_or_a_model_error(frames: list[Frame]) -> None:
     reader = DIALECT.reader(ENDPOINT, MODEL)
@@ -1177,7 +1178,7 @@ def test_whatever_frames_come_there_is_a_reply_or_a_model_error(frames: list[Fra
     json.loads(again.body)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_body_comes_there_is_a_reply_or_a_model_error(given_body: bytes) -> None:
     assert isinstance(classify_error(500, {"retry-after": "x"}, given_body), ModelError)
@@ -1187,7 +1188,7 @@ def test_whatever_body_comes_there_is_a_reply_or_a_model_error(given_body: bytes
         return
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.integers(100, 599),
     st.dictionaries(st.sampled_from(["retry-after", "date", "retry-after-ms"]), st.text(max_size=30)),

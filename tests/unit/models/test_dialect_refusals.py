@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from tests.every import every
@@ -194,20 +194,32 @@ def test_what_the_model_had_made_follows_all_that_was_said() -> None:
 # ---- words that can't be written -------------------------------------------------------------------------------------
 
 
-@every("name", DIALECTS)
-@every(
-    "shape",
-    [
-        '{"error":{"message":%s}}',
-        '{"error":{"metadata":{"raw":%s},"message":"x"}}',
-        '{"error":%s}',
-        '{"detail":%s}',
-        '{"error":{"details":[%s],"message":"x"}}',
-    ],
+NESTING: Final = (
+    '{"error":{"message":%s}}',
+    '{"error":{"metadata":{"raw":%s},"message":"x"}}',
+    '{"error":%s}',
+    '{"detail":%s}',
+    '{"error":{"details":[%s],"message":"x"}}',
 )
+# What can just be read may be too deep to be written: where that begins depends on how deep the caller is.
+DEPTHS: Final = range(840, 990)
+
+
+@every("name", DIALECTS)
+@every("shape", NESTING)
 def test_an_error_that_is_nested_deeply_is_an_error_all_the_same(name: str, shape: str) -> None:
-    # What can just be read may be too deep to be written: where that begins depends on how deep the caller is.
-    for depth in range(840, 990):
+    _check_nested(name, shape, DEPTHS[::10])
+
+
+@pytest.mark.torture
+@every("name", DIALECTS)
+@every("shape", NESTING)
+def test_an_error_that_is_nested_to_any_depth_is_an_error_all_the_same(name: str, shape: str) -> None:
+    _check_nested(name, shape, DEPTHS)
+
+
+def _check_nested(name: str, shape: str, depths: range) -> None:
+    for depth in depths:
         body = (shape % ("[" * depth + "]" * depth)).encode()
         assert classify_error(400, {}, body).status == 400
         reader = load_dialect(name).reader(Endpoint(provider="here", dialect=name, base_url="https://here"), "m")

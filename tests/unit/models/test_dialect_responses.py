@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
+from tests.examples import examples
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.media import sniff_media_type
@@ -1308,7 +1309,7 @@ frames = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(frames, max_size=6), st.lists(items, max_size=3))
 def test_whatever_frames_come_only_model_errors_are_raised(came: list[Frame], output: list[dict[str, Any]]) -> None:
     reader = DIALECT.reader(ENDPOINT, MODEL)
@@ -1327,14 +1328,14 @@ def test_whatever_frames_come_only_model_errors_are_raised(came: list[Frame], ou
     json.loads(DIALECT.encode_request(ENDPOINT, "another", ModelRequest(messages=(said(*reply.parts),))).body)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(events.map(lambda event: json.dumps(event).encode()) | st.binary(max_size=40))
 def test_whatever_body_comes_only_model_errors_are_raised(body: bytes) -> None:
     with pytest.raises(ModelError):
         DIALECT.reader(ENDPOINT, MODEL).read_body(body)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.integers(300, 599),
     st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms", "Date", "x-request-id"]), st.text(max_size=9)),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from holdfast.cli.sessions import SessionLine, arrange_tree
 from holdfast.policy.limits import (
@@ -59,7 +60,7 @@ def mandate(budget: Budget = Budget(), depth: int = 2) -> Mandate:  # noqa: B008
 
 
 @given(st.lists(policies, min_size=1, max_size=4), policies, subjects, taints)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_no_sequence_of_spawns_allows_what_one_above_would_not(
     above: list[Policy | None], own: Policy | None, subject: Subject, taint: Taint
 ) -> None:

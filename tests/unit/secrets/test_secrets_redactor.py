@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
+from tests.examples import examples
 
 from holdfast.errors.caller import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
 from holdfast.secrets.forms import schema_words
@@ -78,7 +79,7 @@ def test_a_secret_is_hidden_in_every_form(form: str, value: str) -> None:
     assert "[secret KEY]" in clean
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(form=st.sampled_from(sorted(WRITTEN)), value=values)
 def test_any_value_is_hidden_in_every_form(form: str, value: str) -> None:
     value = value.strip()

@@ -7,6 +7,7 @@ from base64 import b64encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
+from tests.examples import examples
 
 from holdfast.secrets.redactor import Redactor
 
@@ -45,7 +46,7 @@ def test_a_secret_in_base64_that_is_cut_is_not_shown() -> None:
     assert shown(knowing(KEY), [f"<{coded[:9]}", f"{coded[9:]}>"]) == "<[secret K0]>"
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     parts=st.lists(st.sampled_from([*PLAIN, "a", "abc", "efg", "x", "ij", "kl", " "]), max_size=8),
     places=st.lists(st.integers(0, 80), max_size=6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from tests.every import every
@@ -120,17 +120,32 @@ def test_json_does_not_tell_it(value: str, form: str) -> None:
     assert form not in said
 
 
-@every(("value", "form"), [case for case in CASES if len(str(case.values[1])) < 400])
+def _below(length: int) -> list[Any]:
+    return [case for case in CASES if len(str(case.values[1])) < length]
+
+
+@every(("value", "form"), _below(400))
+def test_a_stream_that_is_cut_in_many_places_does_not_tell_it(value: str, form: str) -> None:
+    _check_cuts(value, form, every=7)
+
+
+@pytest.mark.torture
+@every(("value", "form"), _below(400))
 def test_a_stream_that_is_cut_anywhere_does_not_tell_it(value: str, form: str) -> None:
+    _check_cuts(value, form, every=1)
+
+
+def _check_cuts(value: str, form: str, *, every: int) -> None:
     hiding = redactor(value)
     text = f"before {form} after"
     whole = hiding.text(text)
-    for at in range(1, len(text)):
+    for at in range(1, len(text), every):
         stream = hiding.stream()
         shown = [stream.feed(text[:at]), stream.feed(text[at:]), stream.end()]
         assert "".join(shown) == whole, at
     stream = hiding.stream()
-    assert "".join([*(stream.feed(letter) for letter in text), stream.end()]) == whole
+    pieces = (text[at : at + every] for at in range(0, len(text), every))
+    assert "".join([*map(stream.feed, pieces), stream.end()]) == whole
 
 
 @every("encoding", ["utf-16", "utf-16-le", "utf-16-be"])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
+from tests.examples import examples
 
 from holdfast.errors.caller import ScheduleInvalid
 from holdfast.triggers.schedules import (
@@ -106,7 +107,7 @@ EXPRESSIONS = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(EXPRESSIONS, st.sampled_from(ZONES), st.sampled_from(YEARS), st.integers(0, 365))
 def test_the_moments_of_any_expression_in_any_zone_are_those_of_the_slow_reference(
     expression: str, tz: str, year: int, day: int
@@ -116,7 +117,7 @@ def test_the_moments_of_any_expression_in_any_zone_are_those_of_the_slow_referen
     assert _moments(expression, tz, first, last) == _reference(expression, tz, first, last)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     st.sampled_from(["30 2 * * *", "*/20 * * * *", "0 0 * * *", "15 1,2,3 * * *", "59 23 * * *", "0 */2 * * 0"]),
     st.sampled_from(
@@ -141,7 +142,7 @@ def test_around_every_change_of_the_clocks_they_are_those_of_the_slow_reference(
     assert _moments(expression, tz, first, last) == _reference(expression, tz, first, last)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EXPRESSIONS, st.sampled_from(ZONES), st.sampled_from(YEARS), st.integers(0, 366 * 24 * 60))
 def test_looking_back_finds_what_looking_forward_has_found(expression: str, tz: str, year: int, minute: int) -> None:
     schedule = CronSchedule(parse_cron(expression), check_zone(tz))

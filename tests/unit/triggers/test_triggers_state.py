@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.every import every
+from tests.examples import examples
 
 from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.errors.caller import TemplateInvalid, TriggerInvalid
@@ -112,7 +113,7 @@ def test_a_full_queue_takes_no_moment_and_loses_none() -> None:
     assert reserve_due(full, definition, START + 2 * HOUR).state.cursor == state.cursor
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(-30 * HOUR, 50 * HOUR), max_size=30), st.sampled_from(["skip", "once", "all"]))
 def test_no_walk_of_the_clock_reserves_a_moment_twice_or_out_of_order(jumps: list[int], misfire: Any) -> None:
     definition = _hourly(misfire=misfire, catch_up=150)
@@ -126,7 +127,7 @@ def test_no_walk_of_the_clock_reserves_a_moment_twice_or_out_of_order(jumps: lis
     assert seen == sorted(set(seen))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(1, 20 * HOUR), max_size=20))
 def test_with_all_no_moment_is_missed_while_the_clock_goes_forward(steps: list[int]) -> None:
     definition = _hourly(misfire="all", catch_up=150)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from holdfast.messages import (
     AssistantMessage,
@@ -220,7 +221,7 @@ def compacted(thread: Thread, made: Plan, *, drop: bool = False) -> Thread:
 
 
 quick = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from holdfast.errors import InvariantBroken
 from holdfast.messages import (
@@ -354,7 +355,7 @@ def test_no_two_outcomes_have_one_key(scripts: list[Script]) -> None:
     assert len(set(found)) == len(found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sessions)
 def test_a_session_that_is_cut_anywhere_goes_on_to_the_same_end(scripts: list[Script]) -> None:
     whole = Pen()
@@ -367,7 +368,7 @@ def test_a_session_that_is_cut_anywhere_goes_on_to_the_same_end(scripts: list[Sc
         assert resumed.conversation.endings == whole.conversation.endings
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sessions)
 def test_the_conversation_of_a_cut_session_is_the_beginning_of_the_whole_one(scripts: list[Script]) -> None:
     whole = Pen()
@@ -399,7 +400,7 @@ def test_every_call_of_a_turn_that_has_ended_has_exactly_one_result(scripts: lis
     assert _unanswered(pen.conversation.thread.messages) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sessions, st.sampled_from(("cancelled", "limit", "failed")))
 def test_every_call_has_exactly_one_result_wherever_the_turn_was_broken_off(
     scripts: list[Script], status: EndStatus
@@ -413,7 +414,7 @@ def test_every_call_has_exactly_one_result_wherever_the_turn_was_broken_off(
         assert _unanswered(broken.conversation.thread.messages) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(sessions)
 def test_every_call_has_exactly_one_result_wherever_the_session_was_forked(scripts: list[Script]) -> None:
     whole = Pen()

@@ -222,7 +222,6 @@ done
 # It is no child of this process, so code that awaits all children does not see it.
 _DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
 
-
 _lock = threading.Lock()
 _killer: int | None = None
 """The pipe to the killer."""

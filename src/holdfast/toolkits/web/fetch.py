@@ -20,7 +20,7 @@ from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, 
 from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
@@ -186,20 +186,6 @@ async def open_response(
             yield response
 
 
-async def read_pieces(url: Url, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it comes; `FetchFailed` if it breaks off."""
-    import aiohttp  # noqa: PLC0415
-
-    while True:
-        try:
-            piece = await response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            raise FetchFailed(str(url), f"the answer broke off ({type(error).__name__})") from None
-        if not piece:
-            return
-        yield piece
-
-
 def load_tls_context() -> ssl.SSLContext:
     """The system's trusted roots. Reads the disk: call it in a thread."""
     context = ssl.create_default_context()
@@ -345,10 +331,12 @@ class Fetcher:
         decoder = choose_decoder(encoding)
         if decoder is None:
             raise ContentRefused(str(url), f"it came compressed as {encoding[:40]!a}, which was not asked for")
+        import aiohttp  # noqa: PLC0415
+
         limit, wire, size = self.limit, 0, 0
         parts: list[bytes] = []
         try:
-            async for piece in read_pieces(url, response):
+            while piece := await response.content.readany():
                 wire += len(piece)
                 more = decoder.feed(piece, limit - size)
                 parts.append(more)
@@ -358,6 +346,8 @@ class Fetcher:
             decoder.end()
         except BodyBroken as error:
             raise FetchFailed(str(url), f"its body is damaged: {error}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise FetchFailed(str(url), f"the answer broke off ({type(error).__name__})") from None
         return b"".join(parts), False
 
     async def _present(self, found: _HttpAnswer, *, start: int, raw: bool) -> str | File:
@@ -399,11 +389,11 @@ class Fetcher:
 
 
 async def _read(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
-
-    def render() -> WebPage:
-        page = kind.kind == "page"
-        text = decode_body(found.body, found.content_type, page=page, whole=not found.cut)
-        return render_html(text, str(found.url)) if page and not raw else WebPage("", text, cut=False)
-
     # A long page takes time: not on the event loop.
-    return cast("WebPage", await run_in_thread(render, {}))
+    return cast("WebPage", await run_in_thread(_render, {"found": found, "kind": kind, "raw": raw}))
+
+
+def _render(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
+    page = kind.kind == "page"
+    text = decode_body(found.body, found.content_type, page=page, whole=not found.cut)
+    return render_html(text, str(found.url)) if page and not raw else WebPage("", text, cut=False)

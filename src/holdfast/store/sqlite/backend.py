@@ -75,7 +75,9 @@ class _FileBackend(Backend):
     def __init__(self, path: Path, clock: Clock | None, limits: StoreLimits | None) -> None:
         super().__init__(path, clock, limits)
         self._seal: Seal | None = None
-        self._readers = ReadPool(path, self._connect_reader)
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-reader")
+        self._idle: list[ReadConnection] = []
+        self._busy: list[ReadConnection] = []
         self._watcher: LogWatcher
         self._closing: asyncio.Future[None] | None = None
 
@@ -108,7 +110,29 @@ class _FileBackend(Backend):
 
     async def read(self, query: Callable[[Reader], T]) -> T:
         self._check_usable()
-        return await self._loop.run_in_executor(self._readers.threads, self._readers.run, query)
+        return await self._loop.run_in_executor(self._threads, self._run, query)
+
+    def _run(self, query: Callable[[Reader], T]) -> T:
+        """Run a query in the calling thread, on an idle connection or a new one."""
+        with translated(self.path):
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect_reader()
+            self._busy.append(connection)
+            try:
+                return connection.run(query)
+            finally:
+                self._busy.remove(connection)
+                self._idle.append(connection)
+
+    def _close_readers(self) -> None:
+        """Interrupt running reads and close all connections that read."""
+        for connection in list(self._busy):
+            connection.interrupt()
+        self._threads.shutdown(wait=True)
+        for connection in self._idle:
+            connection.close()
 
     async def changed(self, version: int, timeout: float | None) -> int:
         self._check_usable()
@@ -164,13 +188,14 @@ class SqliteBackend(_FileBackend):
                 raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             try:
                 # This reader stays open, so that the log survives when the writer has to reconnect.
-                self.store_id = self._readers.first().store_id()
+                self._idle.append(self._connect_reader())
+                self.store_id = self._idle[0].store_id()
             except BaseException:
                 self._stop()
                 raise
 
     def _stop(self) -> None:
-        self._readers.close()
+        self._close_readers()
         self._writer.stop()  # last, because only a connection that can write tidies up the log
         closed(self.path)
 
@@ -236,7 +261,7 @@ class SqliteViewer(_FileBackend):
                 raise
 
     def _stop(self) -> None:
-        self._readers.close()
+        self._close_readers()
         self._first.close()
         closed(self.path)
 
@@ -253,7 +278,7 @@ class SqliteViewer(_FileBackend):
 
     def _look(self) -> None:
         if not self._closed:
-            self._readers.threads.submit(self._compare)
+            self._threads.submit(self._compare)
 
     def _compare(self) -> None:
         """Wake the callers of `changed` if another process has committed."""
@@ -278,45 +303,6 @@ def _absolute(path: Path | str) -> Path:
 
 
 # ---- reading ----
-
-
-class ReadPool:
-    """Threads that read, and the connections that they share."""
-
-    def __init__(self, path: Path, connect: Callable[[], ReadConnection]) -> None:
-        self.threads = ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-reader")
-        self._path = path
-        self._connect = connect
-        self._idle: list[ReadConnection] = []
-        self._busy: list[ReadConnection] = []
-
-    def first(self) -> ReadConnection:
-        """Connect now, and keep the connection for reads."""
-        connection = self._connect()
-        self._idle.append(connection)
-        return connection
-
-    def run(self, query: Callable[[Reader], T]) -> T:
-        """Run a query in the calling thread, on an idle connection or a new one."""
-        with translated(self._path):
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                connection = self._connect()
-            self._busy.append(connection)
-            try:
-                return connection.run(query)
-            finally:
-                self._busy.remove(connection)
-                self._idle.append(connection)
-
-    def close(self) -> None:
-        """Interrupt running reads and close all connections."""
-        for connection in list(self._busy):
-            connection.interrupt()
-        self.threads.shutdown(wait=True)
-        for connection in self._idle:
-            connection.close()
 
 
 class ReadConnection:

@@ -29,7 +29,7 @@ from holdfast.store.contract import (
 from holdfast.store.lease import current_owner
 from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
-from holdfast.store.notifications import FINISHED, OPEN, bury, has_expired, may_carry
+from holdfast.store.notifications import OPEN, has_expired, may_carry
 from holdfast.store.retention import CollectionBasis
 from holdfast.store.spending import NO_SPEND
 from holdfast.store.sqlite.tables import earliest
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from holdfast.store.waits import StoredRule
 
 T = TypeVar("T")
+FINISHED = frozenset(("acknowledged", "cancelled", "expired"))
+"""States in which a notification can be purged. A dead one waits for a person."""
 
 
 class _Stored(NamedTuple):
@@ -88,7 +90,7 @@ class NotificationTable:
     def bury(self, journal: str, reason: str, now: int) -> None:
         for found in self._of(journal):
             if found.state in OPEN:
-                self.save(bury(found, reason, now))
+                self.save(replace(found, state="dead", reason=reason, updated=now, woken=True))
 
     def purge(self, before: int, limit: int) -> int:
         over = [found for found in self._kept.values() if found.state in FINISHED and found.updated <= before]

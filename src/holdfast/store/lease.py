@@ -106,13 +106,8 @@ def current_owner(boot: str) -> Owner:
     """A new owner for one opening of a store by this process, in this `boot` of the machine."""
     pid = os.getpid()
     stat = _stat(pid)
-    return Owner(
-        instance=secrets.token_hex(6),
-        pid=pid,
-        started=stat[1] if stat else 0,
-        namespace=_pid_namespace(),
-        boot=boot,
-    )
+    started = stat[1] if stat else 0
+    return Owner(secrets.token_hex(6), pid, started, _pid_namespace(), boot)
 
 
 def is_gone(owner: Owner | None) -> bool:

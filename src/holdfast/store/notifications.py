@@ -41,8 +41,6 @@ FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 300_000
 OPEN: Final = frozenset(("queued", "claimed"))
 """States in which a journal still has to deal with a notification."""
-FINISHED: Final = frozenset(("acknowledged", "cancelled", "expired"))
-"""States in which a notification can be purged. A dead one waits for a person."""
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -336,11 +334,6 @@ def has_expired(found: Notification, now: int) -> bool:
 def expire(found: Notification, now: int) -> Notification:
     """The notification as expired."""
     return replace(found, state="expired", updated=now, woken=True)
-
-
-def bury(found: Notification, reason: str, now: int) -> Notification:
-    """The notification as dead; its last input and run stay."""
-    return replace(found, state="dead", reason=reason, updated=now, woken=True)
 
 
 def may_carry(found: Notification, now: int) -> bool:

@@ -379,7 +379,7 @@ def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> D
     return connection
 
 
-def connect_viewer(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
+def connect_viewer(path: Path, limits: StoreLimits) -> Db:
     """A connection that reads a store and leaves no file beside it.
 
     Even a read-only connection makes SQLite create a log and its index, which that connection can't remove. So if the
@@ -393,14 +393,14 @@ def connect_viewer(path: Path, limits: StoreLimits, vfs: str | None = None) -> D
         if not writable and not path.with_name(f"{path.name}-shm").exists():
             reason = f"it has a log ({log.name}) that can't be read where nothing may be written; copy both elsewhere"
             raise StoreRefused(path, reason)
-        connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
+        connection = connect(path, apsw.SQLITE_OPEN_READONLY)
     elif writable:
-        connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
+        connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
     else:
         # As immutable: without locks, and without files beside it.
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         uri = f"file:{quote(str(path))}?immutable=1"
-        connection = cast("Db", apsw.Connection(uri, flags=flags, vfs=vfs))
+        connection = cast("Db", apsw.Connection(uri, flags=flags))
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection

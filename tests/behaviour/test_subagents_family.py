@@ -129,7 +129,7 @@ async def test_one_that_changes_while_they_are_listed_is_counted() -> None:
         await runtime.close()
         store.moves = last.id
         assert last not in (first, second)
-        assert (await runtime.children.below("s")).total.total == 300
+        assert (await runtime.children.below("s")).total.usage.total == 300
 
 
 async def test_what_goes_on_below_one_that_has_ended_is_still_counted(stage: Stage) -> None:
@@ -140,7 +140,7 @@ async def test_what_goes_on_below_one_that_has_ended_is_still_counted(stage: Sta
     async with hf.open(None, agents=[top, ground], can_deliver=lambda _: False) as runtime:
         await runtime.run("top", "Go.", session="s")
         await asyncio.wait_for(stage.reached.wait(), SOON)
-        before = (await runtime.children.below("s")).total.total
+        before = (await runtime.children.below("s")).total.usage.total
         stage.go_on.set()
         (child,) = await kids(runtime, "s")
 
@@ -148,7 +148,7 @@ async def test_what_goes_on_below_one_that_has_ended_is_still_counted(stage: Sta
             return [line.status for line in await kids(runtime, child.id)] == ["completed"]
 
         await until(ended)
-        after = (await runtime.children.below("s")).total.total
+        after = (await runtime.children.below("s")).total.usage.total
     assert after - before == 1_000
 
 

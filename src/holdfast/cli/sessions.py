@@ -98,8 +98,8 @@ async def ps(
         lines = await read_session_lines(runtime.store, every=every)
         for number, line in enumerate(lines if tree else ()):
             with suppress(StoreError):  # a damaged session, or one below it, must not hide the others
-                found = await runtime.children.whole(await runtime.store.journal(line.id))
-                lines[number] = msgspec.structs.replace(line, total_tokens=found.total.total, total_cost=found.cost)
+                total = (await runtime.children.whole(await runtime.store.journal(line.id))).total
+                lines[number] = msgspec.structs.replace(line, total_tokens=total.usage.total, total_cost=total.cost)
     rows = arrange_tree(lines) if tree else [TreeRow("", line) for line in lines]
     nothing = "no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)"
 

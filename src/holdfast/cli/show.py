@@ -78,7 +78,7 @@ async def _show_timeline(runtime: Runtime, target: TurnTarget, *, as_json: bool)
             raise TurnUnknown(target.id, target.turn)
     for turn in turns if await runtime.children.any_of(target.id) else ():
         below = await runtime.children.below(target.id, turn.turn)
-        turn.children, turn.children_cost = below.total, below.cost
+        turn.children, turn.children_cost = below.total.usage, below.total.cost
     journal = target.line
 
     def lines(out: Terminal) -> Iterator[str]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -20,7 +20,7 @@ from holdfast import errors
 from holdfast.agent import narrow_agent
 from holdfast.crashpoints import crash_point
 from holdfast.eventloop import ignore_result, spawn
-from holdfast.messages import Text, Usage
+from holdfast.messages import Text
 from holdfast.policy.limits import (
     ROLE,
     Account,
@@ -43,8 +43,7 @@ from holdfast.store.inbox import STOP_KEY, stop_key
 from holdfast.toolkits.agents import SUB_AGENT_WAIT, SubAgentRefused, SubAgentTurn
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
-from holdfast.turns.conversation import UserInput, decode_input
-from holdfast.turns.machine import added
+from holdfast.turns.conversation import UsageTotal, UserInput, decode_input
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -77,32 +76,22 @@ class SubtreeUsage:
     """The usage of sub-agents."""
 
     used: Consumption = field(default_factory=Consumption)
-    usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
-    """By model."""
-    calls: dict[str, int] = field(default_factory=dict[str, int])
-    costs: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    models: dict[str, UsageTotal] = field(default_factory=dict[str, UsageTotal])
 
     @property
-    def total(self) -> Usage:
+    def total(self) -> UsageTotal:
         """Of all models together."""
-        return sum(self.usage.values(), Usage())
+        return sum(self.models.values(), UsageTotal())
 
-    @property
-    def cost(self) -> float | None:
-        """In US dollars; None where a price is not known."""
-        return reduce(added, self.costs.values(), 0.0)
-
-    def count(self, model: str, usage: Usage, calls: int, cost: float | None) -> None:
-        """Count the calls of a model."""
-        self.usage[model] = self.usage.get(model, Usage()) + usage
-        self.calls[model] = self.calls.get(model, 0) + calls
-        self.costs[model] = added(self.costs.get(model, 0.0), cost)
+    def count(self, model: str, total: UsageTotal) -> None:
+        """Count calls of a model."""
+        self.models[model] = self.models.get(model, UsageTotal()) + total
 
     def include(self, other: SubtreeUsage) -> None:
         """Count the usage of others as well."""
         self.used += other.used
-        for model, cost in other.costs.items():
-            self.count(model, other.usage.get(model, Usage()), other.calls.get(model, 0), cost)
+        for model, total in other.models.items():
+            self.count(model, total)
 
 
 def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
@@ -335,7 +324,7 @@ class SubAgents:
         try:
             return await self.whole(line)
         except DAMAGE:
-            return SubtreeUsage(promised_use(mandate.budget, Consumption()), costs={"": None})
+            return SubtreeUsage(promised_use(mandate.budget, Consumption()), {"": UsageTotal(cost=None)})
 
     async def _promised(self, session: str, turn: str | None) -> Consumption:
         """The usage of ended sub-agents plus the budgets of those that still work."""
@@ -369,8 +358,8 @@ class SubAgents:
             return known
         conversation = await read_conversation(self._store, line.id)
         found = SubtreeUsage(conversation.used)
-        for (model, source), used in conversation.usage.items():
-            found.count(model, used, conversation.calls[model, source], conversation.costs[model, source])
+        for (model, _), total in conversation.usage.items():
+            found.count(model, total)
         if line.status not in _ACTIVE and len(self._ended_usage) < _MAX_CACHED:
             self._ended_usage[f"{line.id}@{line.head}"] = found
         return found

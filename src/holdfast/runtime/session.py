@@ -30,8 +30,7 @@ from holdfast.runtime.session_records import RecordedRequest, read_conversation,
 from holdfast.runtime.turn import Turn
 from holdfast.store.inbox import AdmissionWindow, stop_key
 from holdfast.turns import keys
-from holdfast.turns.conversation import CancelRequest, UserInput, deadline_wait, decode_input, input_blobs
-from holdfast.turns.machine import added
+from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
 from holdfast.turns.results import mentions
 
 if TYPE_CHECKING:
@@ -64,15 +63,6 @@ class UsageLine(msgspec.Struct, frozen=True):
     calls: int
     usage: Usage
     cost: float | None = None
-    """In US dollars; None where a price is not known."""
-
-
-class UsageTotal(msgspec.Struct, frozen=True):
-    """Usage of a session in all, with its sub-agents on all levels."""
-
-    calls: int = 0
-    usage: Usage = Usage()
-    cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
 
 
@@ -260,22 +250,16 @@ class Session:
         """
         found = await read_conversation(self._context.store, self.id)
         below = await self._context.children.below(self.id)
-        lines = [
-            UsageLine(model, source, found.calls[model, source], usage, found.costs[model, source])
-            for (model, source), usage in found.usage.items()
+        totals: dict[tuple[str, Source], UsageTotal] = {**found.usage}
+        totals |= {(model, "child"): total for model, total in below.models.items()}
+        return [
+            UsageLine(model, source, total.calls, total.usage, total.cost)
+            for (model, source), total in sorted(totals.items(), key=lambda item: item[0])
         ]
-        lines += [
-            UsageLine(model, "child", below.calls.get(model, 0), below.usage.get(model, Usage()), cost)
-            for model, cost in below.costs.items()
-        ]
-        return sorted(lines, key=lambda line: (line.model, line.source))
 
     async def total_usage(self) -> UsageTotal:
         """The sum of `usage`: all models, with sub-agents on all levels."""
-        total = UsageTotal()
-        for line in await self.usage():
-            total = UsageTotal(total.calls + line.calls, total.usage + line.usage, added(total.cost, line.cost))
-        return total
+        return sum([UsageTotal(line.calls, line.usage, line.cost) for line in await self.usage()], UsageTotal())
 
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """Yield the events of this session, from its start or after a cursor, until the runtime is closed."""

@@ -277,9 +277,9 @@ class Turn:
 
     async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:
         below = await self._context.children.below(self.session, outcome.turn)
-        if not below.costs:
+        if not below.models:
             return outcome
-        return msgspec.structs.replace(outcome, children=below.total, children_cost=below.cost)
+        return msgspec.structs.replace(outcome, children=below.total.usage, children_cost=below.total.cost)
 
     async def status(self) -> TurnStatus:
         """The status now. `no_agent`: this runtime does not have the agent, and no other process drives the session."""

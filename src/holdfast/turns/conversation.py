@@ -128,6 +128,18 @@ class HandoffUsage(msgspec.Struct, frozen=True):
     used: Consumption = Consumption()
 
 
+class UsageTotal(msgspec.Struct, frozen=True):
+    """Usage of several model calls."""
+
+    calls: int = 0
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    """In US dollars; None where a price is not known."""
+
+    def __add__(self, other: UsageTotal) -> UsageTotal:
+        return UsageTotal(self.calls + other.calls, self.usage + other.usage, added(self.cost, other.cost))
+
+
 @dataclass(slots=True)
 class OpenTurn:
     """A turn that has begun and not ended."""
@@ -249,9 +261,8 @@ class Conversation:
         self.mandate: Mandate | None = None
         """The mandate of a sub-agent; the first one holds for the whole session."""
         self.endings: dict[str, Ending] = {}
-        self.usage: dict[tuple[str, Source], Usage] = {}
-        self.calls: dict[tuple[str, Source], int] = {}
-        self.costs: dict[tuple[str, Source], float | None] = {}
+        self.usage: dict[tuple[str, Source], UsageTotal] = {}
+        """Usage of each model, by the kind of request."""
         self.tool_calls = 0
         self.background = 0
         self.unpriced = 0
@@ -331,8 +342,8 @@ class Conversation:
     @property
     def used(self) -> Consumption:
         """Usage of the session so far."""
-        tokens = sum(usage.total for usage in self.usage.values())
-        cost = sum(cost or 0.0 for cost in self.costs.values())
+        tokens = sum(total.usage.total for total in self.usage.values())
+        cost = sum(total.cost or 0.0 for total in self.usage.values())
         return Consumption(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
@@ -514,9 +525,7 @@ class Conversation:
         steps: int = 0,
     ) -> None:
         """Count the usage of model calls for the session and for its turn."""
-        self.usage[name] = self.usage.get(name, Usage()) + usage
-        self.calls[name] = self.calls.get(name, 0) + calls
-        self.costs[name] = added(self.costs.get(name, 0.0), cost)
+        self.usage[name] = self.usage.get(name, UsageTotal()) + UsageTotal(calls, usage, cost)
         self.unpriced += cost is None
         turn.usage += usage
         turn.cost = added(turn.cost, cost)

@@ -318,7 +318,7 @@ def test_the_usage_of_a_session_is_the_sum_of_its_turns(scripts: list[Script]) -
     pen.session(scripts)
     by_model, by_turn = Usage(), Usage()
     for used in pen.conversation.usage.values():
-        by_model += used
+        by_model += used.usage
     for ending in pen.conversation.endings.values():
         by_turn += ending.usage
     assert by_model == by_turn
@@ -329,13 +329,12 @@ def test_folding_twice_gives_the_same(scripts: list[Script]) -> None:
     pen = Pen()
     pen.session(scripts)
     again = _folded(pen.batches)
-    assert (again.thread.messages, again.thread.chain, again.position, again.endings, again.usage, again.calls) == (
+    assert (again.thread.messages, again.thread.chain, again.position, again.endings, again.usage) == (
         pen.conversation.thread.messages,
         pen.conversation.thread.chain,
         pen.conversation.position,
         pen.conversation.endings,
         pen.conversation.usage,
-        pen.conversation.calls,
     )
 
 

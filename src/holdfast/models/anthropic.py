@@ -563,7 +563,9 @@ class AnthropicReader(ResponseReader):
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         data = frame.data
-        self._grow(len(data))
+        self._room -= len(data)
+        if self._room < 0:
+            raise self._too_long()
         if self._done or not data or data.isspace() or data == b"[DONE]":
             return self._ignore()
         event = self._joiner.parse(data)

@@ -682,7 +682,9 @@ class ChatReader(ResponseReader):
         if self._joiner.active:
             text = self._joiner.join(place, text)
         if text:
-            self._grow(len(text))
+            self._room -= len(text)
+            if self._room < 0:
+                raise self._too_long()
             self._texts[place].append(text)
             events.append(_CHUNKS[place](text))
 

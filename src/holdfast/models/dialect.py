@@ -98,7 +98,8 @@ class ResponseReader:
         self._flags = endpoint.flags
         self._joiner = SurrogateJoiner(self.growing_fields)
         self._started = False
-        self._size = 0
+        self._room = self.max_size
+        """Size that the rest of the reply may have. A hot path takes from it by itself."""
         self._ids: set[str] = set()
         """Ids of calls."""
 
@@ -121,9 +122,12 @@ class ResponseReader:
 
     def _grow(self, size: int) -> None:
         """Count the size of what came, which is limited."""
-        self._size += size
-        if self._size > self.max_size:
-            raise ModelError(f"the reply of {self._name} is longer than {self.max_size:,} bytes", kind="bad_frame")
+        self._room -= size
+        if self._room < 0:
+            raise self._too_long()
+
+    def _too_long(self) -> ModelError:
+        return ModelError(f"the reply of {self._name} is longer than {self.max_size:,} bytes", kind="bad_frame")
 
     def _ignore(self) -> list[StreamEvent]:
         self.ignored += 1

@@ -360,7 +360,9 @@ class GoogleReader(ResponseReader):
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         self._frame = data = frame.data
-        self._grow(len(data))
+        self._room -= len(data)
+        if self._room < 0:
+            raise self._too_long()
         body = as_dict(self._joiner.parse(data)) if data.strip() not in {b"", b"[DONE]"} else {}
         if body.get("error"):
             raise classify_stream_error(self._joiner.repair(body))

@@ -602,7 +602,9 @@ class ResponsesReader(ResponseReader):
         else:
             return []
         self._pieces.pieces(key, piece).append(text)
-        self._grow(len(text))
+        self._room -= len(text)
+        if self._room < 0:
+            raise self._too_long()
         if self._pieces.count > MAX_ITEMS:
             raise _too_many()
         if not text:

@@ -543,7 +543,7 @@ class BodyReader:
         try:
             if not self.is_whole:
                 return self.reader.finish()
-            body = b"".join(self._pieces)
+            body = b"".join(self._pieces).removeprefix(_BOM)
             if body[:1] == b"<" and _is_web_page({}, body):
                 raise _web_page(body)
             if not _begins_events(body):
@@ -562,7 +562,8 @@ class BodyReader:
     def _detect_format(self, chunk: bytes) -> bytes:
         """Choose the decoder by the first bytes, and return the bytes that it can read now."""
         head = (self._head or b"") + chunk
-        first = head.removeprefix(_BOM).lstrip()[:1]
+        body = head.removeprefix(_BOM)
+        first = body.lstrip()[:1]
         if len(head) < _HEAD and (not first or _BOM.startswith(head)):
             self._head = head
             return b""
@@ -572,7 +573,7 @@ class BodyReader:
         if first in {b"{", b"["}:
             self._decoder = ArraySplitter()
             self.is_whole = not self._arrays
-        return head
+        return body
 
     async def _next_chunk(self) -> bytes | None:
         try:
@@ -625,7 +626,7 @@ def _begins_events(body: bytes) -> bool:
 
 def _all_frames(body: bytes) -> list[Frame]:
     decoder = SseDecoder()
-    return [frame for frame in (*decoder.feed(body), *decoder.close()) if frame.data]
+    return [frame for frame in (*decoder.feed(body.removeprefix(_BOM)), *decoder.close()) if frame.data]
 
 
 def _is_web_page(headers: Mapping[str, str], body: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Decoders of response bodies: server-sent events, and the elements of a JSON array. Pure.
 
 `SseDecoder` follows WHATWG, with one exception: it delivers a last event without its empty line, because providers end
-their streams that way. The reader finds out whether that event is complete.
+their streams that way. The reader finds out whether that event is complete. A byte order mark has to be gone.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from holdfast.models.json_values import bad_frame
 
 MAX_EVENT: Final = 32 * 1024 * 1024
 """Largest event, in bytes; a generated image comes in one event."""
-_BOM: Final = b"\xef\xbb\xbf"
 
 
 class SseDecoder:
     """Decodes one stream of server-sent events."""
 
-    __slots__ = ("_after_cr", "_data", "_event", "_head", "_limit", "_size", "_tail")
+    __slots__ = ("_after_cr", "_data", "_event", "_limit", "_size", "_tail")
 
     def __init__(self, limit: int = MAX_EVENT) -> None:
         self._limit = limit
-        self._head: bytes | None = b""
-        """The first bytes, while they may be a byte order mark; None afterwards."""
         self._after_cr = False
         """The last piece ended with CR, so a following LF belongs to it."""
         self._tail = bytearray()
@@ -37,9 +34,7 @@ class SseDecoder:
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Return the frames that this piece completes."""
-        if self._head is not None:
-            chunk = self._skip_bom(chunk)
-        between_events = not (self._after_cr or self._tail or self._data or self._event or self._head)
+        between_events = not (self._after_cr or self._tail or self._data or self._event)
         if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and between_events:
             # Fast path for most pieces: whole events with one line of data each.
             events = chunk[6:-2].split(b"\n\ndata: ")
@@ -77,14 +72,6 @@ class SseDecoder:
         # An empty line ends the open event, if there is one.
         return self._read([rest, b""] if rest else [b""])
 
-    def _skip_bom(self, chunk: bytes) -> bytes:
-        head = (self._head or b"") + chunk
-        if len(head) < len(_BOM) and _BOM.startswith(head):
-            self._head = head
-            return b""
-        self._head = None
-        return head.removeprefix(_BOM)
-
     def _read(self, lines: list[bytes]) -> list[Frame]:
         frames: list[Frame] = []
         for line in lines:
@@ -119,7 +106,7 @@ _BLANK: Final = b" \t\r\n"
 class ArraySplitter:
     """Splits a JSON array into frames. Objects without an array around them are frames as well."""
 
-    __slots__ = ("_base", "_begun", "_depth", "_escaped", "_head", "_kept", "_limit", "_quoted", "_size", "ended")
+    __slots__ = ("_base", "_begun", "_depth", "_escaped", "_kept", "_limit", "_quoted", "_size", "ended")
 
     def __init__(self, limit: int = MAX_ELEMENT) -> None:
         self._limit = limit
@@ -127,8 +114,6 @@ class ArraySplitter:
         """Pieces of the incomplete element."""
         self._size = 0
         self._begun = False
-        self._head: bytes = b""
-        """The first bytes, while they may be a byte order mark."""
         self._base = 0
         """Depth of the elements: 1 in an array, 0 without one."""
         self._depth = 0
@@ -170,12 +155,7 @@ class ArraySplitter:
         return []
 
     def _begin(self, data: bytes) -> bytes:
-        data = self._head + data
-        if len(data) < len(_BOM) and _BOM.startswith(data):
-            self._head = data
-            return b""
-        self._head = b""
-        data = data.removeprefix(_BOM).lstrip(_BLANK)
+        data = data.lstrip(_BLANK)
         if not data:
             return b""
         if data[:1] not in {b"[", b"{"}:

@@ -54,7 +54,6 @@ FIRST, SECOND = '{"a":1}', '{"b":2}'
         f"data: {FIRST}\r\n\r\ndata: {SECOND}\r\n\r\n",
         f"data: {FIRST}\r\rdata: {SECOND}\r\r",
         f"data: {FIRST}\n\r\ndata: {SECOND}\r\n\n",
-        f"\ufeffdata: {FIRST}\n\ndata: {SECOND}\n\n",
         f": hello\n\ndata: {FIRST}\n\n:\n\n: ping\ndata: {SECOND}\n\n",
         f"id: 1\nretry: 5\ndata: {FIRST}\n\nid\ndata: {SECOND}\n\n",
         f"data: {FIRST}\n\n\n\n\ndata: {SECOND}\n\n",

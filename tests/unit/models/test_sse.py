@@ -77,16 +77,6 @@ def test_a_name_without_data_is_no_event() -> None:
     assert decode(b"event: x\n\ndata: 1\n\n") == [Frame("", b"1")]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_a_byte_order_mark_is_no_part_of_the_first_line(size: int) -> None:
-    stream = b"\xef\xbb\xbfdata: 1\n\n"
-    assert data(*[stream[at : at + size] for at in range(0, len(stream), size)]) == [b"1"]
-
-
-def test_what_only_begins_like_a_byte_order_mark_is_kept() -> None:
-    assert data(b"\xef\xbb", b"\ndata: 1\n\n") == [b"1"]
-
-
 @pytest.mark.parametrize("rest", [b"data: 1", b"data: 1\n", b"data: 1\r"])
 def test_an_event_that_the_end_leaves_open_is_delivered(rest: bytes) -> None:
     assert data(b"data: 0\n\n", rest) == [b"0", b"1"]
@@ -108,9 +98,8 @@ _FIELDS = (b"data: a", b"data:b", b"data", b"data:", b"event: e", b"event", b": 
 @st.composite
 def _streams(draw: st.DrawFn) -> bytes:
     lines = st.tuples(st.sampled_from(_FIELDS), st.sampled_from([b"\n", b"\r\n", b"\r"]))
-    mark = draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))
     rest = draw(st.sampled_from([b"", b"data: open", b"dat"]))
-    return mark + b"".join(line + end for line, end in draw(st.lists(lines, max_size=20))) + rest
+    return b"".join(line + end for line, end in draw(st.lists(lines, max_size=20))) + rest
 
 
 @given(_streams(), st.lists(st.integers(0, 200), max_size=8))

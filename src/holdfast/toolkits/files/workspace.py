@@ -173,7 +173,8 @@ def match_name(name: str, pattern: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _name_matcher(pattern: str) -> NameMatcher:
-    return re.compile(fnmatch.translate(pattern.replace("[^", "[!"))).match
+    # `[^...]` means `[!...]`; a bracket that is never closed is a plain character.
+    return re.compile(fnmatch.translate(re.sub(r"(?s)\[\^(?=.+\])", "[!", pattern))).match
 
 
 class Protection:

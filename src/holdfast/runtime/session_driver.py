@@ -551,7 +551,7 @@ class SessionDrive(JournalDrive):
                     await self._park(run, waits)
                     return None
                 case TurnHandedOver():
-                    await run.settle()
+                    await run.performer.settle()
                     crash_point("handoff.after")
                     self._handed = True
                     return None
@@ -602,7 +602,7 @@ class SessionDrive(JournalDrive):
             if alarm.state == "open":
                 waits = (*waits, name)
         parked = run.park(waits)
-        await run.settle()
+        await run.performer.settle()
         if self._open is not None:
             self._open.parked = parked
 

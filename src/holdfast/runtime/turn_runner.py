@@ -16,7 +16,6 @@ from holdfast.effects.canonical import bounded, digest_of_bytes
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Repeat, UseRecorded, diverge, fold_history
 from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
-from holdfast.messages import Usage
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ONE_STEP, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import JournalLedger
-    from holdfast.messages import UserMessage
+    from holdfast.messages import Usage, UserMessage
     from holdfast.policy.limits import Consumption, OutOf
     from holdfast.records import Record
     from holdfast.runtime.session_driver import SessionDrive
@@ -438,20 +437,22 @@ class TurnRunner:
     def so_far(self) -> dict[str, Any]:
         """Fields of the ending: steps and usage so far, and the answer that was broken off."""
         counted = self._state or self._turn
-        room, room_cost = (Usage(), 0.0) if self._agent is None else self._model_caller.compaction_usage
-        unfinished = None if self._agent is None else self._model_caller.partial_reply
-        usage = counted.usage + room if self._state is not None else counted.usage
-        if unfinished is None:
-            wasted = None if self._agent is None else self._model_caller.wasted
-            cost = counted.cost if self._state is None else added(counted.cost, room_cost)
-            cost = cost if wasted is None else added(cost, wasted.cost)
-            usage = usage if wasted is None else usage + wasted.usage
-            return {"steps": counted.steps, "usage": usage, "cost": cost, **self._agent_fields()}
-        id, reply = unfinished
-        # The cost of a reply that was broken off is not known; that of one that a hook held back is.
-        told = {"answer": id} if reply.parts else {}
-        cost = added(added(counted.cost, reply.cost), room_cost if self._state is not None else 0.0)
-        return {"steps": counted.steps + 1, "usage": usage + reply.usage, "cost": cost, **told, **self._agent_fields()}
+        fields: dict[str, Any] = {"steps": counted.steps}
+        usage, cost = counted.usage, counted.cost
+        if self._agent is not None:
+            caller = self._model_caller
+            if self._state is not None:
+                room, room_cost = caller.compaction_usage
+                usage, cost = usage + room, added(cost, room_cost)
+            reply = caller.wasted
+            if (unfinished := caller.partial_reply) is not None:
+                id, reply = unfinished
+                fields = {"steps": counted.steps + 1} | ({"answer": id} if reply.parts else {})
+            if (
+                reply is not None
+            ):  # the cost of one that was broken off is not known; of one that a hook held back it is
+                usage, cost = usage + reply.usage, added(cost, reply.cost)
+        return {**fields, "usage": usage, "cost": cost, **self._agent_fields()}
 
     def _agent_fields(self) -> dict[str, Any]:
         return {"agent": None if self._agent is None else self._agent.name, "handoffs": self._turn.handoffs}
@@ -462,10 +463,6 @@ class TurnRunner:
         parked = Parked(at=self.performer.now(), run=self.run, waits=waits)
         self.performer.submit([parked])
         return parked
-
-    async def settle(self) -> None:
-        """Wait until all submitted records are durable."""
-        await self.performer.settle()
 
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
         """Record how the turn ended, after the records `before`. Nothing can be recorded for it after that."""

@@ -19,7 +19,8 @@ from tests.every import every
 import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelError
 from holdfast.messages import ModelRequest, Text, UserMessage
-from holdfast.models import HttpModel, register
+from holdfast.models import register
+from holdfast.models.http import HttpModel
 from holdfast.testing import FakeProvider, HttpError, ScriptedModel, text
 
 if TYPE_CHECKING:

@@ -14,9 +14,11 @@ from tests.examples import examples
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import ModelRequest, StreamEnd, Text, TextChunk, ToolCall, Usage, UserMessage
-from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.dialect import Endpoint
+from holdfast.models.http import HttpModel
 from holdfast.models.registry import load_dialect
+from holdfast.models.retry import Retry
+from holdfast.models.transport import Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping

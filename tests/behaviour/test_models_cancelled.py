@@ -14,8 +14,8 @@ from tests.behaviour.stage import SOON
 import holdfast as hf
 from holdfast.errors import ModelError
 from holdfast.messages import Attempt, ModelRequest, StreamNote, Text, TextChunk, UserMessage, decode_reply
-from holdfast.models import CallLimits
 from holdfast.models.contract import flatten_batches, stream_batches
+from holdfast.models.limits import CallLimits
 from holdfast.records import Cancelled, Done, Failed
 from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import CutStream, FakeProvider, HttpError, Stall, check, stream, text

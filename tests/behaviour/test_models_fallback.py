@@ -20,7 +20,8 @@ from holdfast.messages import (
     TextChunk,
     UserMessage,
 )
-from holdfast.models import Fallback, register
+from holdfast.models import register
+from holdfast.models.fallback import Fallback
 from holdfast.testing import ScriptedModel
 from holdfast.testing.scripted import cut, error, text
 

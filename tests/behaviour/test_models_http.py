@@ -32,11 +32,13 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.models import CallLimits, HttpModel, Retry, Timeouts, register, respond
+from holdfast.models import register, respond
 from holdfast.models.dialect import Dialect, Endpoint, Frame, ResponseReader, WireRequest
-from holdfast.models.limits import CallGate, next_slot, shared_gate
+from holdfast.models.http import HttpModel
+from holdfast.models.limits import CallGate, CallLimits, next_slot, shared_gate
+from holdfast.models.retry import Retry
 from holdfast.models.sse import MAX_EVENT
-from holdfast.models.transport import AiohttpTransport
+from holdfast.models.transport import AiohttpTransport, Timeouts
 from holdfast.testing import ScriptedModel
 
 if TYPE_CHECKING:

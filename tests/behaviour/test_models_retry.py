@@ -25,10 +25,11 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.dialect import Endpoint
+from holdfast.models.http import HttpModel
 from holdfast.models.registry import load_dialect
-from holdfast.models.retry import delay_from_headers, explain_refused_delay, is_retryable, retry_delay
+from holdfast.models.retry import Retry, delay_from_headers, explain_refused_delay, is_retryable, retry_delay
+from holdfast.models.transport import Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

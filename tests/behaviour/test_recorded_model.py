@@ -36,11 +36,12 @@ from holdfast.messages import (
     ToolSpec,
     UserMessage,
 )
-from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import resolve_endpoint
+from holdfast.models.http import HttpModel
 from holdfast.models.recorded import RecordedModel, json_differences
 from holdfast.models.redaction import RecordingRedactor
 from holdfast.models.registry import load_dialect
+from holdfast.models.retry import Retry
 from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.messages import ModelRequest, Text, UserMessage
-from holdfast.models import HttpModel
 from holdfast.models.endpoints import resolve_endpoint
+from holdfast.models.http import HttpModel
 from holdfast.models.recorded import RecordedModel
 from holdfast.models.redaction import RecordingRedactor, redact_stream
 from holdfast.models.registry import load_dialect

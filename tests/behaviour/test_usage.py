@@ -13,7 +13,8 @@ from tests.behaviour.talk import SOON, until
 import holdfast as hf
 from holdfast.errors import ModelError
 from holdfast.messages import Attempt, ModelPass, ModelReply, ModelRequest, Text, Usage, UserMessage, context_tokens
-from holdfast.models import Retry, respond
+from holdfast.models import respond
+from holdfast.models.retry import Retry
 from holdfast.testing import CutStream, FakeProvider, HttpError, Stall, check, reply
 
 if TYPE_CHECKING:

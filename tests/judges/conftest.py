@@ -21,9 +21,11 @@ import aiohttp
 import pytest
 
 import holdfast as hf
-from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.endpoints import resolve_endpoint
+from holdfast.models.http import HttpModel
 from holdfast.models.registry import load_dialect
+from holdfast.models.retry import Retry
+from holdfast.models.transport import Timeouts
 
 HERE = Path(__file__).parent
 JUDGES = Path(os.environ.get("HOLDFAST_JUDGES") or HERE.parents[1] / ".judges")

@@ -12,7 +12,7 @@ import holdfast as hf
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.models import HttpModel
+    from holdfast.models.http import HttpModel
 
     Ask = Callable[[hf.Agent, str], Awaitable[hf.TurnOutcome]]
     Make = Callable[..., HttpModel]

@@ -18,10 +18,11 @@ from tests.recordings.conftest import FOLDER, load, may_mean, recordings
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut, StreamFailed
 from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
-from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.errors import classify_error
+from holdfast.models.http import HttpModel
 from holdfast.models.registry import load_dialect
+from holdfast.models.retry import Retry
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:

@@ -22,11 +22,12 @@ from tests.programs import Program, run
 import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelError
 from holdfast.messages import ModelRequest, Text, UserMessage
-from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.fallback import Fallback
+from holdfast.models.http import HttpModel
 from holdfast.models.recorded import RecordedModel
 from holdfast.models.registry import load_dialect
+from holdfast.models.retry import Retry
 from holdfast.testing import ErrorFrame, FakeProvider, HttpError, ProviderRequest, ScriptedModel, text
 
 if TYPE_CHECKING:

@@ -15,9 +15,11 @@ from holdfast.cli.output import Columns, Terminal, one_line, print_result, table
 from holdfast.cli.profiles import profile_prices
 from holdfast.errors import ModelError, StreamCut, UsageError
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, ToolSpec, Usage, UserMessage
-from holdfast.models import HttpModel, Model, Retry, model
+from holdfast.models import Model, model
 from holdfast.models.endpoints import ENDPOINTS, KnownEndpoint, resolve_endpoint
+from holdfast.models.http import HttpModel
 from holdfast.models.prices import cost
+from holdfast.models.retry import Retry
 
 models = CommandGroup(invoke_without_command=True)
 

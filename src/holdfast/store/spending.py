@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast import records
-from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, JournalMissing, RecordUnreadable, StoreBusy
+from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, RecordUnreadable, StoreBusy
 from holdfast.names import check_int
 from holdfast.records import Blob, Handed, Opened, Record
 from holdfast.store.contract import Command
@@ -191,11 +191,8 @@ def fold_spending(
     spends: list[DailySpend] = []
     end = monotonic() + _READ_S
     for number, row in enumerate(rows, 1):
-        try:
-            spends += _spent_in(reader, row, spend_of, upto, strict=strict)
-        except JournalMissing:  # pruned since: its tombstone has the spending
-            stone = reader.retention.find(row.id)
-            spends += () if stone is None else _spent_by(stone)
+        stone = reader.retention.find(row.id)  # if it was pruned since, its records are gone
+        spends += _spent_in(reader, row, spend_of, upto, strict=strict) if stone is None else _spent_by(stone, upto)
         if monotonic() > end:
             return spends, number
     return spends, len(rows)
@@ -206,7 +203,7 @@ def spend_of_pruned(reader: Reader, upto: int, *, strict: bool) -> list[DailySpe
     spends: list[DailySpend] = []
     for stone, sound in reader.retention.raw():
         if sound:
-            spends += _spent_by(stone) if stone.pos <= upto else ()
+            spends += _spent_by(stone, upto)
         elif strict:
             raise JournalCorrupt(stone.journal, 0, "its tombstone does not match its checksum")
         else:
@@ -214,8 +211,8 @@ def spend_of_pruned(reader: Reader, upto: int, *, strict: bool) -> list[DailySpe
     return spends
 
 
-def _spent_by(stone: Tombstone) -> Iterator[DailySpend]:
-    return (DailySpend(stone.agent, day, spend) for day, spend in stone.spent)
+def _spent_by(stone: Tombstone, upto: int) -> list[DailySpend]:
+    return [DailySpend(stone.agent, day, spend) for day, spend in stone.spent] if stone.pos <= upto else []
 
 
 def _spent_in(reader: Reader, row: JournalRow, spend_of: SpendOf, upto: int, *, strict: bool) -> Iterator[DailySpend]:

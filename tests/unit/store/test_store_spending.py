@@ -8,9 +8,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.records import Blob, Done, EffectRequest, Started
-from holdfast.store import Spend
-from holdfast.store.spending import DAY_MS, NO_SPEND, DailySpend, day_of, spend_by_day, sum_by_agent_and_day
+from holdfast.records import Blob, Done, EffectRequest, Ended, Started
+from holdfast.store import Spend, open_store
+from holdfast.store.spending import (
+    DAY_MS,
+    NO_SPEND,
+    DailySpend,
+    day_of,
+    fold_spending,
+    spend_by_day,
+    sum_by_agent_and_day,
+)
 
 if TYPE_CHECKING:
     from holdfast.records import Record
@@ -62,6 +70,22 @@ def test_rows_are_one_for_each_agent_and_day() -> None:
     one = Spend(tasks=1)
     found = sum_by_agent_and_day([("a", 1, one), (None, 1, one), ("a", 2, one), ("a", 1, one), ("b", 1, NO_SPEND)])
     assert found == (DailySpend("a", 1, one + one), DailySpend(None, 1, one), DailySpend("a", 2, one))
+
+
+async def test_a_journal_that_is_pruned_while_spending_is_counted_counts_by_its_tombstone() -> None:
+    async with open_store(None) as store:
+        await store.open_journal("p", "process", "f", role="process")
+        lease = await store.claim("p")
+        head = await store.append(lease, [Started(at=1, run="r"), Ended(at=2, run="r", status="completed")], head=1)
+        await store.release(lease)
+        upto, rows = await store.examine(lambda reader: (reader.last_position(), reader.raw_journals()))
+        await store.prune_journal("p", head=head, detail="completed", key="k", spent={0: Spend(tasks=3)})
+        found = await store.examine(lambda reader: fold_spending(reader, _nothing, upto, rows, strict=True))
+        assert found == ([DailySpend("f", 0, Spend(tasks=3))], 1)
+
+
+def _nothing(_: Record, __: ReadBlob) -> Spend | None:
+    return None
 
 
 def _one(record: object) -> Spend | None:

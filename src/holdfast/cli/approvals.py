@@ -33,9 +33,9 @@ from holdfast.errors import HoldfastError, InvalidValue, JournalMissing, Journal
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN
-from holdfast.processes.keys import TRANSFER_PREFIX, process_id_of, signal_name
+from holdfast.processes.keys import process_id_of, signal_name
 from holdfast.processes.keys import wait_label as label_of
-from holdfast.processes.lists import PREVIEW_RECORDS, read_process, state_of_preview
+from holdfast.processes.lists import glance_process, read_process
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.runtime import Runtime
@@ -505,9 +505,7 @@ async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem
 
 async def _process_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
     """The waits of a durable function that a person can answer."""
-    previews = await store.preview_journals([line.id], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
-    seen = bool(previews) and previews[0].tail is not None
-    state = state_of_preview(previews[0]) if seen else await read_process(store, line.id)
+    state = await glance_process(store, line.id)
     id = process_id_of(line.id)
     items: list[InboxItem] = []
     for name in state.waits:

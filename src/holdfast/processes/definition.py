@@ -61,22 +61,21 @@ class ProcessDefinition(Generic[P, R]):
 
     def check_names(self, arguments: Mapping[str, Any]) -> None:
         """Refuse arguments that it has no parameter for, and too few of them; their values may not be known yet."""
-        try:
-            self._signature.bind(**arguments)
-        except TypeError as error:
-            raise ProcessInvalid(self.name, f"it can't be called like that: {error}") from None
+        self._bind(**arguments)
 
     def stored(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments as they are stored: checked, as plain JSON, with the defaults of what was left out."""
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise ProcessInvalid(self.name, f"it can't be called like that: {error}") from None
-        return self._checked(dict(bound.arguments))[1]
+        return self._checked(self._bind(*args, **kwargs))[1]
 
     def values(self, stored: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them."""
         return self._checked(stored)[0]
+
+    def _bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
+        try:
+            return dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise ProcessInvalid(self.name, f"it can't be called like that: {error}") from None
 
     def _checked(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         from pydantic import ValidationError  # noqa: PLC0415  only where it is needed

@@ -61,6 +61,11 @@ PREVIEW_RECORDS: Final = 32
 """Number of last records that lists read. Shorter processes are known as a whole."""
 
 
+async def preview_processes(store: Store, journals: Sequence[str], tail: int = PREVIEW_RECORDS) -> list[JournalPreview]:
+    """Previews of processes: the list line, the registration, the last transfer, and the last records."""
+    return await store.preview_journals(journals, prefix=keys.TRANSFER_PREFIX, tail=tail)
+
+
 def state_of_preview(found: JournalPreview) -> ProcessState:
     """The state of a process, from the preview of its journal.
 
@@ -260,6 +265,12 @@ async def read_process(store: Store, journal: str) -> ProcessState:
     if state.head == 1 and (found := await store.input(journal, 1)) is not None and found.key == keys.CALL_KEY:
         state.register(found.body)  # it was accepted and never driven
     return state
+
+
+async def glance_process(store: Store, journal: str) -> ProcessState:
+    """A process as its preview tells it, or with all of its records where there is no preview."""
+    found = await preview_processes(store, [journal])
+    return state_of_preview(found[0]) if found and found[0].tail is not None else await read_process(store, journal)
 
 
 MAX_REPORTED: Final = 1_000

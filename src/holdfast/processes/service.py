@@ -28,7 +28,9 @@ from holdfast.processes.lists import (
     StuckProcess,
     all_open_waits,
     all_work,
+    glance_process,
     journal_pages,
+    preview_processes,
     process_event,
     process_line,
     prune_processes,
@@ -338,8 +340,8 @@ class Processes:
             return await read_process(self._store, journal)
 
     async def _glance(self, journal: str) -> ProcessState:
-        found = await self._store.preview_journals([journal], prefix=keys.TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
-        return await self.read(journal) if not found or found[0].tail is None else state_of_preview(found[0])
+        with _process_errors(journal):
+            return await glance_process(self._store, journal)
 
     async def line(self, id: str) -> ProcessLine:
         """The list line of a process, also of a pruned one."""
@@ -397,16 +399,16 @@ class Processes:
             updated = line.updated if stone is None else stone.updated
             return Journal(keys.process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
 
+    async def _journals(self, ids: Sequence[str]) -> list[Journal]:
+        return [each.line for each in await preview_processes(self._store, ids, tail=1)]
+
     async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
         """The children of a process, as its state names them."""
         try:
             state = await read_process(self._store, keys.process_journal(parent))
         except errors.JournalMissing:
             return
-        found = await self._store.preview_journals(
-            [keys.process_journal(id) for id in state.children], prefix=keys.TRANSFER_PREFIX, tail=1
-        )
-        yield _lines_after([each.line for each in found], last)
+        yield _lines_after(await self._journals([keys.process_journal(id) for id in state.children]), last)
 
     async def _of_session(
         self, pages: Callable[..., AsyncGenerator[list[Journal]]], last: Journal | None
@@ -415,8 +417,7 @@ class Processes:
         left: dict[str, Journal] = {}
         after = ""
         while ids := await self._store.transferred(keys.TRANSFER_PREFIX, after=after):
-            moved = await self._store.preview_journals(ids, prefix=keys.TRANSFER_PREFIX, tail=1)
-            left |= {each.line.id: each.line for each in moved}
+            left |= {line.id: line for line in await self._journals(ids)}
             after = ids[-1]
         async for page in pages(before=last):
             own = [line for line in page if line.id not in left]
@@ -430,7 +431,7 @@ class Processes:
     async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
         """The lines of these journals, without quarantined ones."""
         ids = [line.id for line in listed if line.quarantine is None]
-        found = await self._store.preview_journals(ids, prefix=keys.TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        found = await preview_processes(self._store, ids)
         states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
         if all(state.over for _, state in states):
             return [process_line(state) for _, state in states]
@@ -460,9 +461,7 @@ class Processes:
     async def _candidates_for_stuck(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
         """Candidates: stopped, woken, running and idle processes, and waiting ones without a deadline."""
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
-            yield [
-                each.line for each in await self._store.preview_journals(stopped, prefix=keys.TRANSFER_PREFIX, tail=1)
-            ]
+            yield await self._journals(stopped)
         for status in ("running", "waiting", "idle"):
             async for lines in journal_pages(
                 self._store, keys.PROCESS_ROLE, status=status, untimed=status == "waiting"
@@ -476,7 +475,7 @@ class Processes:
                 told = f"its journal is damaged: {line.quarantine}"
                 reasons.append(StuckProcess(keys.process_id_of(line.id), line.agent, told, "holdfast doctor"))
         sound = [line.id for line in lines if line.quarantine is None]
-        for each in await self._store.preview_journals(sound, prefix=keys.TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
+        for each in await preview_processes(self._store, sound):
             reason = await self._reason(each, view)
             if reason is not None:
                 reasons.append(reason)

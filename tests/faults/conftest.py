@@ -15,20 +15,26 @@ _HERE = str(Path(__file__).parent)
 if _HERE not in sys.path:
     sys.path.insert(0, _HERE)
 
-from forking import Forks, error_in, reached_in  # noqa: E402  it is beside this file
+from forking import Forks, ForkServer, error_in, reached_in  # noqa: E402  it is beside this file
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import ModuleType
 
 
-@pytest.fixture(scope="module")
-def workers(request: pytest.FixtureRequest) -> Generator[Forks]:
-    """Processes that play the scenario of the module."""
-    scenario = cast("ModuleType", getattr(request, "module").scenario)  # noqa: B009  pytest does not say what it is
-    started = Forks(scenario.__file__ or "")
+@pytest.fixture(scope="session")
+def fork_server() -> Generator[ForkServer]:
+    """The process that forks the workers of all modules."""
+    started = ForkServer()
     yield started
     started.close()
+
+
+@pytest.fixture(scope="module")
+def workers(request: pytest.FixtureRequest, fork_server: ForkServer) -> Forks:
+    """Processes that play the scenario of the module."""
+    scenario = cast("ModuleType", getattr(request, "module").scenario)  # noqa: B009  pytest does not say what it is
+    return Forks(fork_server, scenario.__file__ or "")
 
 
 @pytest.fixture(scope="module")

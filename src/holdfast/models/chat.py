@@ -200,8 +200,7 @@ def _beginning(
             shape = {"name": tool_name(output.name), "schema": output.schema, "strict": allows_strict(output.schema)}
             fields["response_format"] = {"type": "json_schema", "json_schema": shape}
         if not is_object or flags & {"json_object", "schema_in_words"}:
-            prompt = schema_prompt(output.schema)
-            instructions = f"{instructions}\n\n{prompt}" if instructions else prompt
+            instructions = schema_prompt(output.schema, instructions)
     if settings.cache and "cache_control" in flags:
         fields["cache_control"] = {"type": "ephemeral"}
     own = b""

@@ -140,8 +140,7 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
             }
             text = {"format": {"type": "json_schema", **shape}}
         else:  # it can't be enforced, and goes into the instructions
-            prompt = schema_prompt(schema)
-            instructions = f"{instructions}\n\n{prompt}" if instructions else prompt
+            instructions = schema_prompt(schema, instructions)
     more = extra.pop("tools", None) or ()
     ours = _tools(request.tools, strict)
     tools = b",".join([part for part in (ours, *(encode_json(tool) for tool in more)) if part])

@@ -124,13 +124,14 @@ def explain_refused_delay(policy: Retry, error: ModelError, *, elapsed: float, l
     if asked is None or not math.isfinite(asked) or asked <= 0:
         return ""
     if asked > policy.longest_asked:
-        return f"it asks for a pause of {asked:,.1f} s, and Retry.longest_asked allows {policy.longest_asked:,.1f} s"
-    if elapsed + asked > policy.within:
-        spare = max(policy.within - elapsed, 0.0)
-        return f"it asks for a pause of {asked:,.1f} s, and Retry.within leaves {spare:,.1f} s"
-    if left is not None and asked >= left:
-        return f"it asks for a pause of {asked:,.1f} s, and Timeouts.total leaves {max(left, 0.0):,.1f} s"
-    return ""
+        limit = f"Retry.longest_asked allows {policy.longest_asked:,.1f} s"
+    elif elapsed + asked > policy.within:
+        limit = f"Retry.within leaves {max(policy.within - elapsed, 0.0):,.1f} s"
+    elif left is not None and asked >= left:
+        limit = f"Timeouts.total leaves {max(left, 0.0):,.1f} s"
+    else:
+        return ""
+    return f"it asks for a pause of {asked:,.1f} s, and {limit}"
 
 
 # ---- the delay that a provider asks for ----

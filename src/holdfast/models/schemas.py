@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def schema_prompt(schema: Mapping[str, Any]) -> str:
-    """Ask for an answer of a schema in words, where the provider can't enforce it."""
+def schema_prompt(schema: Mapping[str, Any], instructions: str = "") -> str:
+    """Ask for an answer of a schema in words, where the provider can't enforce it, after the instructions."""
     shape = encode_json(schema).decode()
-    return f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{shape}"
+    begin = f"{instructions}\n\n" if instructions else ""
+    return f"{begin}Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{shape}"
 
 
 # ---- strict schemas of OpenAI and others ----

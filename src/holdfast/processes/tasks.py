@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_arg
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, records
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import printable
 from holdfast.effects.performer import Performer, idempotency_key
@@ -36,19 +36,6 @@ from holdfast.processes.state import (
     task_start_records,
     task_status,
 )
-from holdfast.records import (
-    TASK_RUN,
-    Cancelled,
-    Done,
-    Ended,
-    ErrorInfo,
-    Failed,
-    Parked,
-    Progressed,
-    Resumed,
-    Started,
-    Unknown,
-)
 from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
@@ -67,7 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.effects.performer import LeasedJournal
-    from holdfast.records import EndStatus, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store.contract import Journal, Lease
@@ -131,7 +117,7 @@ class TaskDrive(ProcessDrive):
         """
         if await self._ends_with_answer(call):
             return False
-        name = deadline_wait(f"{TASK_RUN}-{self._state.starts}")
+        name = deadline_wait(f"{records.TASK_RUN}-{self._state.starts}")
         wait = await waits.open(name, self._store.clock.read().wall + self._context.missing_tool_ms)
         if wait.state != "open" or wait.deadline is None:
             return False
@@ -145,7 +131,7 @@ class TaskDrive(ProcessDrive):
     async def _ends_with_answer(self, call: TaskCall) -> bool:
         """Whether the answer to a deferral ends the call, without its tool."""
         returned = f"{keys.task_key(call.tool)}/{RETURNED}"
-        if any(isinstance(record, Done) and record.key == returned for record in self._state.records):
+        if any(isinstance(record, records.Done) and record.key == returned for record in self._state.records):
             return True
         wait = await self._store.wait(self.session, wait_name(f"{keys.task_key(call.tool)}/{DEFERRAL}"))
         return wait is not None and wait.state == "resolved"
@@ -174,15 +160,15 @@ class TaskDrive(ProcessDrive):
             # Unknown if it was begun, failed if it was not.
             now, key = run.performer.now(), prepared.key
             said = f"no process whose agent has the tool {call.tool!r} went on with it until its deadline"
-            info = ErrorInfo(TOOL_MISSING_ERROR, f"it was never begun: {said}")
-            outcome = Unknown(at=now, key=key) if begun else Failed(at=now, key=key, error=info)
+            info = records.ErrorInfo(TOOL_MISSING_ERROR, f"it was never begun: {said}")
+            outcome = records.Unknown(at=now, key=key) if begun else records.Failed(at=now, key=key, error=info)
             await run.end(outcome, interrupted=said)
             return
         if work is None:
             if begun and self._state.status == "running":
                 self._context.tasks.note_recovery(self._state)
-            kind = Resumed if begun else Started
-            run.performer.submit([kind(at=run.performer.now(), run=TASK_RUN, by=self._context.process)])
+            kind = records.Resumed if begun else records.Started
+            run.performer.submit([kind(at=run.performer.now(), run=records.TASK_RUN, by=self._context.process)])
             await run.performer.settle()
         else:
             work.context.move(run, prepared.key)
@@ -211,8 +197,8 @@ class TaskDrive(ProcessDrive):
         except errors.Suspended as suspended:
             await run.park(suspended.waits)
         except asyncio.CancelledError:
-            info = ErrorInfo("CancelledError", "the tool cancelled the task that ran it")
-            await run.end(Failed(at=run.performer.now(), key=prepared.key, error=info))
+            info = records.ErrorInfo("CancelledError", "the tool cancelled the task that ran it")
+            await run.end(records.Failed(at=run.performer.now(), key=prepared.key, error=info))
         else:
             await run.end(outcome)
 
@@ -235,7 +221,7 @@ class TaskRun:
         self.deadline: int | None = None
         self.stopped = False
         self.call_began = False
-        self.performer = Performer(ledger, fold_history(state.records), TASK_RUN)
+        self.performer = Performer(ledger, fold_history(state.records), records.TASK_RUN)
         self._context = context
         self._state = state
         self._call = call
@@ -262,7 +248,7 @@ class TaskRun:
         bound, refused = bind(sent, tool, () if self._agent is None else self._agent.tools)
         if not begun and tool is not None and not _is_approved(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
-            refused = ErrorInfo(DENIED_ERROR, said)
+            refused = records.ErrorInfo(DENIED_ERROR, said)
         return PreparedCall(
             sent,
             self._state.id,
@@ -276,7 +262,7 @@ class TaskRun:
             idempotency=call.idempotency,
         )
 
-    async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> Outcome:
+    async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> records.Outcome:
         """Make the call, or wait for the one under way."""
         turn = HookTurn(self.session, self._state.name or "", self.run, self.metadata)
         hooks, clean = () if self._agent is None else self._agent.hooks, self.performer.redactor.text
@@ -294,20 +280,22 @@ class TaskRun:
         """Record that the task waits for an answer from outside."""
         self._flush()
         crash_point("task.before_park")
-        self.performer.submit([Parked(at=self.performer.now(), run=TASK_RUN, waits=waits)])
+        self.performer.submit([records.Parked(at=self.performer.now(), run=records.TASK_RUN, waits=waits)])
         await self.performer.settle()
 
-    async def end(self, outcome: Outcome, cancelled: str | None = None, interrupted: str = NOT_REPEATED) -> None:
+    async def end(
+        self, outcome: records.Outcome, cancelled: str | None = None, interrupted: str = NOT_REPEATED
+    ) -> None:
         """Record how the task ended and notify its session, in one commit."""
         self._flush()
         if cancelled is not None:
             await self._context.children.stop_call(self.session, self._call.idempotency, cancelled)
         status, error = _end_status(outcome, cancelled, interrupted)
-        ended = Ended(at=self.performer.now(), run=TASK_RUN, status=status, error=error)
+        ended = records.Ended(at=self.performer.now(), run=records.TASK_RUN, status=status, error=error)
         notices: list[Notify] = []
         if self._state.session is not None:
             word, about, text = task_status(ended), self._state.id, ""
-            if isinstance(outcome, Done):
+            if isinstance(outcome, records.Done):
                 given = await self.performer.read_value(outcome)
                 value = msgspec.json.decode(given)
                 text = value if isinstance(value, str) else given.decode()
@@ -319,7 +307,7 @@ class TaskRun:
 
     # ---- what tools may use ----
 
-    def note(self, record: Record) -> None:
+    def note(self, record: records.Record) -> None:
         self.performer.submit([record], patient=True)
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:  # noqa: ARG002  there is one call
@@ -347,7 +335,9 @@ class TaskRun:
         told, self._report = self._report, None
         if told is not None:
             try:
-                record = Progressed(at=self.performer.now(), run=TASK_RUN, note=told[0], fraction=told[1])
+                record = records.Progressed(
+                    at=self.performer.now(), run=records.TASK_RUN, note=told[0], fraction=told[1]
+                )
                 self.performer.submit([record], patient=True)
             except errors.Halted:
                 pass  # it is over here
@@ -368,26 +358,28 @@ def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
     return known and (call.definition is None or call.implementation in {None, tool.implementation})
 
 
-def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> Outcome:
+def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> records.Outcome:
     """The outcome of a cancelled call. It is unknown for a tool that acts and had begun."""
     now = run.performer.now()
     acts = prepared.tool is None or not prepared.tool.read_only
     if begun and acts and not has_only_waited(run.performer.past, prepared.key):
-        return Unknown(at=now, key=prepared.key)
-    return Cancelled(at=now, key=prepared.key)
+        return records.Unknown(at=now, key=prepared.key)
+    return records.Cancelled(at=now, key=prepared.key)
 
 
-def _end_status(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[EndStatus, ErrorInfo | None]:
+def _end_status(
+    outcome: records.Outcome, cancelled: str | None, interrupted: str
+) -> tuple[records.EndStatus, records.ErrorInfo | None]:
     if cancelled is not None:
-        return "cancelled", ErrorInfo("cancelled", cancelled)
+        return "cancelled", records.ErrorInfo("cancelled", cancelled)
     match outcome:
-        case Done():
+        case records.Done():
             return "completed", None
-        case Failed(error=error):
+        case records.Failed(error=error):
             return "failed", error
-        case Unknown():
-            return "failed", ErrorInfo(INTERRUPTED_ERROR, interrupted)
-        case Cancelled():
+        case records.Unknown():
+            return "failed", records.ErrorInfo(INTERRUPTED_ERROR, interrupted)
+        case records.Cancelled():
             return "cancelled", None
 
 
@@ -452,8 +444,11 @@ class Tasks:
         claiming = asyncio.ensure_future(self._claim(keys.task_id(session, call.key)))
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
-        records = [*task_start_records(call, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
-        head = await self._store.append(lease, records, head=lease.head)
+        opening = [
+            *task_start_records(call, 1, now),
+            records.Started(at=now, run=records.TASK_RUN, by=self._context.process),
+        ]
+        head = await self._store.append(lease, opening, head=lease.head)
         drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         engine = self._context.engine
         if engine is None or not engine.begin_task(id, drive, under_way=True):
@@ -540,7 +535,7 @@ class Tasks:
     async def result(self, state: ProcessState) -> bytes | None:
         """The result of a task as JSON; None when it has none."""
         outcome = state.outcome
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, records.Done):
             return None
         return bytes(outcome.value) if outcome.blob is None else await self._store.blob(outcome.blob.digest)
 

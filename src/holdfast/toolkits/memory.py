@@ -453,7 +453,9 @@ def _writing_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
             case "view":
                 return await call.view(path or "/memories", view_range)
             case "create":
-                return await call.create(path, _require(file_text, "create", "file_text"))
+                if file_text is None:
+                    raise ToolRetry("create needs file_text. Call it again with one.")
+                return await call.create(path, file_text)
             case "str_replace":
                 return await call.str_replace(path, old_str, new_str)
             case "insert":
@@ -464,10 +466,3 @@ def _writing_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
                 return await call.rename(old_path or path, new_path)
 
     return (memory,)
-
-
-def _require(value: str | None, command: str, name: str) -> str:
-    if value is None:
-        message = f"{command} needs {name}. Call it again with one."
-        raise ToolRetry(message)
-    return value

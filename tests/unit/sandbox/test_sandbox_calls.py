@@ -180,7 +180,9 @@ def test_a_recorded_result_that_comes_twice_is_refused() -> None:
 
 
 def _place(course: CallSequence) -> SnapshotPosition:
-    return course.position(PROGRAM, "s", "")
+    place = course.position(PROGRAM, "s", "")
+    assert place is not None
+    return place
 
 
 def _midway() -> SnapshotPosition:
@@ -214,7 +216,18 @@ def test_the_place_is_the_same_however_many_results_came_at_a_time() -> None:
     for course in (one, many):
         called(course, 0, 1)
     one.give([result(0, "a")])
+    one.next([0, 1])
     _place(one)
     one.give([result(1, "b")])
+    one.next([1])
     many.give([result(0, "a"), result(1, "b")])
+    many.next([0, 1])
+    many.next([1])
     assert _place(one) == _place(many)
+
+
+def test_there_is_no_place_while_a_result_is_unused() -> None:
+    course = CallSequence(PROGRAM)
+    called(course, 0)
+    course.give([result(0, "a")])
+    assert course.position(PROGRAM, "s", "") is None

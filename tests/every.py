@@ -1,12 +1,13 @@
 """Tables of cases that are tried in one test: quicker than a test for each, and as clear about what fails.
 
-`@every` takes what `pytest.mark.parametrize` takes, for tests that await nothing. It tries all cases, and then raises
-one error that names those that fail, each with its data and its own error.
+`@every` takes what `pytest.mark.parametrize` takes. It tries all cases, all with the same fixtures, and then raises one
+error that names those that fail, each with its data and its own error.
 """
 
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from functools import wraps
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
-Test = TypeVar("Test", bound="Callable[..., None]")
+Test = TypeVar("Test", bound="Callable[..., Any]")
 Case: TypeAlias = "tuple[str, dict[str, Any]]"
+Failure: TypeAlias = "tuple[str, Exception]"
 Ids: TypeAlias = "Iterable[object] | Callable[[Any], object] | None"
 
 
@@ -28,19 +30,28 @@ def every(names: str | Iterable[str], rows: Iterable[Any], *, ids: Ids = None) -
     assert table, "a table without a row tests nothing"
 
     def around(test: Test) -> Test:
-        assert not inspect.iscoroutinefunction(test), "a table tries plain functions only"
         signature = inspect.signature(test)
         assert signature.parameters.keys() >= {*words}, f"the test does not take {words}"
         plain, below = cast("tuple[Test, list[Case]]", vars(test).get("every", (test, [("", {})])))
         cases = [(f"{name}-{inner}".rstrip("-"), row | more) for (name, row), (inner, more) in product(table, below)]
 
         @wraps(plain)
-        def tried(**given: object) -> None:
-            failed = [found for name, row in cases for found in _errors(plain, given, name, row)]
-            if failed:
-                told = "\n".join(["", *(f"{note}: {_shown(error)}" for note, error in failed), ""])
-                raise ExceptionGroup(f"{len(failed)} of {len(cases)} cases fail{told}", [error for _, error in failed])
+        def called(**given: object) -> None:
+            failed: list[Failure] = []
+            for name, row in cases:
+                with _noted(name, row, failed):
+                    plain(**given, **row)
+            _raise(failed, len(cases))
 
+        @wraps(plain)
+        async def awaited(**given: object) -> None:
+            failed: list[Failure] = []
+            for name, row in cases:
+                with _noted(name, row, failed):
+                    await plain(**given, **row)
+            _raise(failed, len(cases))
+
+        tried = awaited if inspect.iscoroutinefunction(plain) else called
         kept = [parameter for name, parameter in signature.parameters.items() if name not in words]
         vars(tried).update(every=(plain, cases), __signature__=signature.replace(parameters=kept))
         return cast("Test", tried)
@@ -62,17 +73,23 @@ def _cases(words: list[str], rows: Iterable[Any], ids: Ids) -> Iterator[Case]:
         yield str(name), dict(zip(words, values, strict=True))
 
 
-def _errors(
-    test: Callable[..., None], given: dict[str, object], name: str, row: dict[str, Any]
-) -> Iterator[tuple[str, Exception]]:
+@contextmanager
+def _noted(name: str, row: dict[str, Any], failed: list[Failure]) -> Generator[None]:
+    """Note the error of a case, and go on."""
     try:
-        test(**given, **row)
+        yield
     except Exception as error:  # noqa: BLE001  all that fail are told at the end
         note = _note(name, row)
         error.add_note(note)
-        yield note, error
+        failed.append((note, error))
     except (pytest.fail.Exception, pytest.skip.Exception) as error:  # no `Exception`, nor may one case skip the others
-        yield _note(name, row), AssertionError(error.msg)
+        failed.append((_note(name, row), AssertionError(error.msg)))
+
+
+def _raise(failed: list[Failure], count: int) -> None:
+    if failed:
+        told = "\n".join(["", *(f"{note}: {_shown(error)}" for note, error in failed), ""])
+        raise ExceptionGroup(f"{len(failed)} of {count} cases fail{told}", [error for _, error in failed])
 
 
 def _note(name: str, row: dict[str, Any]) -> str:

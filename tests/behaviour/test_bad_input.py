@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import pytest
+from tests.every import every
 from tests.patience import PATIENCE
 
 import holdfast
@@ -236,12 +237,12 @@ async def _nothing(_: Boundary) -> None:
     """A run that does nothing."""
 
 
-@pytest.mark.parametrize("name", NAMED)
+@every("name", NAMED)
 async def test_a_bad_id_is_refused(ground: Ground, name: str) -> None:
     await _check_refused(ground, NAMED[name], BAD_IDS)
 
 
-@pytest.mark.parametrize("name", OPTIONAL)
+@every("name", OPTIONAL)
 async def test_a_bad_optional_id_is_refused(ground: Ground, name: str) -> None:
     await _check_refused(ground, OPTIONAL[name], [bad for bad in BAD_IDS if bad is not None])
 
@@ -251,7 +252,7 @@ async def test_a_version_of_the_code_that_is_not_a_short_text_is_refused(ground:
     await _check_refused(ground, lambda g, bad: drive(g.store, "new", _nothing, code=bad), bad)
 
 
-@pytest.mark.parametrize("name", ["open_journal", "accept_into", "drive"])
+@every("name", ["open_journal", "accept_into", "drive"])
 async def test_a_bad_kind_of_journal_is_refused(ground: Ground, name: str) -> None:
     calls: dict[str, Call] = {
         "open_journal": lambda g, bad: g.store.open_journal("new", bad),
@@ -282,13 +283,13 @@ LIMITED: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("name", LIMITED)
+@every("name", LIMITED)
 async def test_a_bad_limit_is_refused(ground: Ground, name: str) -> None:
     too_many_is_fine = [bad for bad in BAD_NUMBERS if bad != 2**70]
     await _check_refused(ground, LIMITED[name], [*too_many_is_fine, 0, -1])
 
 
-@pytest.mark.parametrize("name", LIMITED)
+@every("name", LIMITED)
 async def test_a_limit_above_the_page_gives_a_page(ground: Ground, name: str) -> None:
     assert isinstance(await LIMITED[name](ground, 2**70), list | MemoryPage | Purged)
 
@@ -302,17 +303,17 @@ CURSORS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("name", CURSORS)
+@every("name", CURSORS)
 async def test_a_cursor_that_is_not_a_number_is_refused(ground: Ground, name: str) -> None:
     await _check_refused(ground, CURSORS[name], ["x", "7", 1.5, [], {}, b"7", None, object])
 
 
-@pytest.mark.parametrize("name", CURSORS)
+@every("name", CURSORS)
 async def test_a_cursor_from_nowhere_breaks_nothing(ground: Ground, name: str) -> None:
     await _check_never_bare(ground, CURSORS[name], [-1, -(2**70), 2**63 - 1, 2**63, 2**70])
 
 
-@pytest.mark.parametrize("name", ["claim", "drive"])
+@every("name", ["claim", "drive"])
 async def test_a_bad_term_of_a_lease_is_refused(ground: Ground, name: str) -> None:
     calls: dict[str, Call] = {
         "claim": lambda g, bad: g.store.claim("other", ttl_ms=bad),
@@ -330,12 +331,12 @@ async def test_a_bad_time_of_a_purge_is_refused(ground: Ground) -> None:
     await _check_refused(ground, lambda g, bad: g.store.purge_notifications(bad), [*BAD_NUMBERS, -1])
 
 
-@pytest.mark.parametrize("name", ["due", "expires", "priority"])
+@every("name", ["due", "expires", "priority"])
 async def test_a_bad_number_of_a_notification_is_refused(ground: Ground, name: str) -> None:
     await _check_refused(ground, lambda g, bad: g.store.notify("j", kind="task", title="x", **{name: bad}), BAD_NUMBERS)
 
 
-@pytest.mark.parametrize("name", ["title", "body"])
+@every("name", ["title", "body"])
 async def test_a_notification_that_is_not_text_is_refused(ground: Ground, name: str) -> None:
     text: dict[str, Any] = {"title": "x"}
     bad = [None, 7, b"x", ["x"], object, "\ud800", *(["x" * 40_000] if name == "body" else [])]
@@ -349,7 +350,7 @@ NUMBERED: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("name", NUMBERED)
+@every("name", NUMBERED)
 async def test_a_bad_id_of_a_notification_is_refused(ground: Ground, name: str) -> None:
     await _check_refused(ground, NUMBERED[name], [*BAD_NUMBERS, None, 0, -1, 99])
 
@@ -421,12 +422,12 @@ PAYLOADS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("name", PAYLOADS)
+@every("name", PAYLOADS)
 async def test_a_value_without_json_form_is_refused(ground: Ground, name: str) -> None:
     await _check_refused(ground, PAYLOADS[name], BAD_VALUES)
 
 
-@pytest.mark.parametrize("name", PAYLOADS)
+@every("name", PAYLOADS)
 async def test_a_value_over_the_limit_is_refused(ground: Ground, name: str) -> None:
     await _check_refused(ground, PAYLOADS[name], [TOO_LARGE, [TOO_LARGE], "é" * 2_500])
 
@@ -457,7 +458,7 @@ FILTERS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@every("name", FILTERS)
 async def test_a_bad_filter_of_a_list_breaks_nothing(ground: Ground, name: str) -> None:
     await _check_never_bare(ground, FILTERS[name], BAD_IDS)
 
@@ -509,7 +510,7 @@ BAD_RECORDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_RECORDS)
+@every("name", BAD_RECORDS)
 async def test_a_record_that_could_not_be_read_back_is_refused(ground: Ground, name: str) -> None:
     before = await _all_of_it(ground.store)
     added = [Parked(at=1, run="main"), BAD_RECORDS[name]]
@@ -539,7 +540,7 @@ async def test_a_list_that_its_caller_changes_afterwards_changes_nothing(ground:
     assert await ground.store.examine(audit) == []
 
 
-@pytest.mark.parametrize("name", ["append", "renew", "release"])
+@every("name", ["append", "renew", "release"])
 async def test_what_is_not_a_lease_is_refused(ground: Ground, name: str) -> None:
     calls: dict[str, Call] = {
         "append": lambda g, bad: g.store.append(bad, [Parked(at=1, run="main")], head=2),
@@ -599,7 +600,7 @@ INSIDE: dict[str, tuple[Callable[[Boundary, Any], Awaitable[Any]], list[Any]]] =
 }
 
 
-@pytest.mark.parametrize("name", INSIDE)
+@every("name", INSIDE)
 async def test_bad_input_to_the_boundary_is_refused_and_the_run_goes_on(ground: Ground, name: str) -> None:
     call, bad = INSIDE[name]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
+from tests.every import every
 from tests.programs import Program, run
 
 import holdfast as hf
@@ -194,8 +195,8 @@ def _shown(error: BaseException) -> str:
 # ---- errors ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-@pytest.mark.parametrize("provider", PROVIDERS)
+@every("case", REFUSALS)
+@every("provider", PROVIDERS)
 async def test_an_error_never_has_the_key_that_the_provider_repeats(
     provider: str, case: str, logged: Callable[[], str]
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.behaviour.talk import until
+from tests.every import every
 
 from holdfast.toolkits.files import files
 from holdfast.toolkits.files.workspace import PROTECTED_NAMES, PathProtected, make_protection
@@ -290,7 +291,7 @@ def test_the_file_tools_write_into_no_repository_that_shares_its_objects(workspa
         write.function("shared/config", "x")
 
 
-@pytest.mark.parametrize("rule", PROTECTED_NAMES)
+@every("rule", PROTECTED_NAMES)
 async def test_the_shell_and_the_file_tools_protect_the_same_names(rule: str) -> None:
     """Each rule has a name that the shell can put something in the place of."""
     literals = make_protection().literals

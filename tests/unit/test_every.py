@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 
 import pytest
@@ -57,8 +58,15 @@ def test_a_table_that_would_try_nothing_is_refused() -> None:
         every("number", [])
 
 
-def test_a_test_that_would_not_be_awaited_is_refused() -> None:
-    async def test(number: int) -> None: ...
+async def test_the_cases_of_a_test_that_awaits_are_awaited() -> None:
+    tried: list[int] = []
 
-    with pytest.raises(AssertionError, match="plain functions"):
-        every("number", [1])(test)  # pyright: ignore[reportArgumentType]
+    @every("number", range(3))
+    async def test(number: int) -> None:
+        await asyncio.sleep(0)
+        tried.append(number)
+        assert number != 1
+
+    with pytest.raises(ExceptionGroup, match=r"1 of 3 cases fail\ncase 1 "):
+        await test()  # pyright: ignore[reportCallIssue]
+    assert tried == [0, 1, 2]

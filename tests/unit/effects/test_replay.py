@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.every import every
 
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.replay import (
@@ -37,9 +38,9 @@ from holdfast.records import (
 )
 
 KINDS: list[EffectKind] = sorted(EFFECT_KINDS)  # pyright: ignore[reportAssignmentType]
-STRICT = pytest.mark.parametrize("strict", [False, True], ids=["driving", "checking"])
-REPEAT = pytest.mark.parametrize("repeat", list(Repeat))
-KIND = pytest.mark.parametrize("kind", KINDS)
+STRICT = every("strict", [False, True], ids=["driving", "checking"])
+REPEAT = every("repeat", list(Repeat))
+KIND = every("kind", KINDS)
 
 
 def ask(kind: EffectKind = "tool_call", target: str = "refund", body: object = 1) -> EffectRequest:
@@ -68,7 +69,7 @@ def recordings(asked: EffectRequest) -> list[RecordedEffect]:
 
 
 @KIND
-@pytest.mark.parametrize(("repeat", "due"), [(Repeat.FREE, False), (Repeat.KEYED, False), (Repeat.NEVER, True)])
+@every(("repeat", "due"), [(Repeat.FREE, False), (Repeat.KEYED, False), (Repeat.NEVER, True)])
 def test_a_new_effect_begins_with_an_intent_where_a_repetition_would_do_harm(
     kind: EffectKind,
     repeat: Repeat,
@@ -93,7 +94,7 @@ def test_a_recorded_outcome_answers(kind: EffectKind, repeat: Repeat, strict: bo
         assert decision == UseRecorded(recorded.outcome)
 
 
-@pytest.mark.parametrize(
+@every(
     ("repeat", "decision"),
     [(Repeat.FREE, PerformAgain()), (Repeat.KEYED, PerformAgain()), (Repeat.NEVER, SettleAsUnknown())],
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     *("SessionDrive", "TurnRun", "Performer", "ToolBatch", "ToolCallRunner", "ToolExecutor", "Asking", "LeasedJournal"),
-    *("FunctionDrive", "TaskDrive", "ProcessContext", "ProcessWaits", "ProcessJournal"),
+    *("FunctionDrive", "TaskDrive", "ProcessContext", "ProcessWaits"),
 }
 
 

@@ -69,7 +69,7 @@ async def _known(folder: Path) -> Known:
         return Known(0, 0, 0)
     async with hf.open_store(folder / "store.db") as store:
         found = await read_conversation(store, scenario.SESSION)
-        summaries = sum(count for (_, source), count in found.calls.items() if source == "direct")
+        summaries = sum(total.calls for (_, source), total in found.usage.items() if source == "direct")
         return Known(found.position, summaries, asked)
 
 

@@ -99,7 +99,7 @@ def finished(folder: Path) -> list[Bar]:
 
 def progress(folder: Path) -> list[Bar]:
     """Reports of progress one after the other, each durable: the last thousand against the first."""
-    from holdfast.records import Progressed  # noqa: PLC0415
+    from holdfast.records import Progressed
 
     async def measured() -> tuple[float, float]:
         async with open_store(fresh(folder / "progress.db"), durability="process") as store:
@@ -174,7 +174,7 @@ def trivial_call(folder: Path) -> list[Bar]:
 
 
 def sandbox(folder: Path) -> list[Bar]:
-    from holdfast.toolkits.shell import SandboxUnavailable, shell  # noqa: PLC0415
+    from holdfast.toolkits.shell import SandboxUnavailable, shell
 
     workspace = folder / "workspace"
     workspace.mkdir()

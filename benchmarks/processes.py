@@ -93,7 +93,7 @@ async def _crowd(path: Path, *, awaited: bool) -> float:
         started = await asyncio.gather(*[runtime.start(walks) for _ in range(CROWD)])
         if awaited:
             await asyncio.gather(*[process.result() for process in started])
-        while runtime.active:  # noqa: ASYNC110
+        while runtime.active:
             await asyncio.sleep(0.005)
         return time.perf_counter() - before
 

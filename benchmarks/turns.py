@@ -459,7 +459,7 @@ async def _send(runtime: hf.Runtime, to: hf.Agent, name: str, begin: int, end: i
 
 
 async def _until_idle(runtime: hf.Runtime) -> None:
-    while runtime.active:  # noqa: ASYNC110  the runtime has no event for it
+    while runtime.active:  # the runtime has no event for it
         await asyncio.sleep(0.005)
 
 

@@ -105,13 +105,13 @@ async def think() -> None:
 def shop_agent(world: World, model: hf.Model) -> hf.Agent:
     """The agent of the shop. Its tools say what may happen to a call that a crash interrupted."""
 
-    async def acted(ctx: hf.Context, **answer: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON
+    async def acted(ctx: hf.Context, **answer: Any) -> dict[str, Any]:  # any JSON
         await think()
         done = world.take(ctx.tool, ctx.call_id, ctx.idempotency_key, answer)
         await think()  # whoever is killed here has acted, and has told nobody
         return done
 
-    async def look(ctx: hf.Context, **_: Any) -> dict[str, Any]:  # noqa: ANN401  the arguments of the call
+    async def look(ctx: hf.Context, **_: Any) -> dict[str, Any]:  # the arguments of the call
         """After a crash: ask the other side whether the interrupted call took effect."""
         await think()
         done = world.find(ctx.idempotency_key)
@@ -183,7 +183,7 @@ class Metered:
 def scripted() -> ScriptedModel:
     """A model that needs no key. It answers by the place in the conversation, so a restart does not confuse it."""
 
-    def goodbye(request: hf.ModelRequest) -> Any:  # noqa: ANN401  what a script may say
+    def goodbye(request: hf.ModelRequest) -> Any:  # what a script may say
         messages = [message for message in request.messages if isinstance(message, hf.ToolMessage)]
         results = {result.name: result.content for message in messages for result in message.results}
         tracking = results["book_courier"]["tracking"]

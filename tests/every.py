@@ -78,7 +78,7 @@ def _noted(name: str, row: dict[str, Any], failed: list[Failure]) -> Generator[N
     """Note the error of a case, and go on."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  all that fail are told at the end
+    except Exception as error:  # all that fail are told at the end
         note = _note(name, row)
         error.add_note(note)
         failed.append((note, error))
@@ -99,5 +99,5 @@ def _note(name: str, row: dict[str, Any]) -> str:
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.300}"
-    except Exception as error:  # noqa: BLE001  a hostile value, or a number with too many digits
+    except Exception as error:  # a hostile value, or a number with too many digits
         return f"<{type(value).__name__} that can't be shown: {error}>"

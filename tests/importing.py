@@ -14,7 +14,7 @@ from typing import Any
 
 def import_everything() -> None:
     """Import the whole package, and what it imports late. What can't be imported fails in the child that needs it."""
-    import holdfast  # noqa: PLC0415
+    import holdfast
 
     found = pkgutil.walk_packages(holdfast.__path__, "holdfast.", onerror=lambda _: None)
     for name in [*(module.name for module in found), "genai_prices.data", "genai_prices.data_snapshot"]:
@@ -29,9 +29,9 @@ def import_everything() -> None:
 
 def _build_commands() -> None:
     """Build the tree of commands, which typer does anew for each run: that costs as much as most commands do."""
-    import typer.main  # noqa: PLC0415
+    import typer.main
 
-    from holdfast.cli.app import COMMANDS, app  # noqa: PLC0415
+    from holdfast.cli.app import COMMANDS, app
 
     typer.main.get_command = functools.cache(typer.main.get_command)
     root: Any = typer.main.get_command(app)

@@ -57,7 +57,7 @@ def _fields(stat: str) -> list[str]:
 
 def _listed(folder: str) -> list[str]:
     try:
-        return os.listdir(folder)  # noqa: PTH208
+        return os.listdir(folder)
     except OSError:
         return []
 

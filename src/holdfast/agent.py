@@ -51,7 +51,7 @@ _decode: Final[Callable[[str], Any]] = msgspec.json.Decoder().decode
 class Output:
     """The type of an answer: a JSON schema, or anything that pydantic understands."""
 
-    def __init__(self, wanted: Any) -> None:  # noqa: ANN401  a type or a schema
+    def __init__(self, wanted: Any) -> None:  # a type or a schema
         self._wanted = wanted
         if isinstance(wanted, dict):
             schema = cast("dict[str, Any]", wanted)
@@ -74,12 +74,12 @@ class Output:
         shown = "".join(f"\n- {_shorten_problem(problem)}" for problem in problems[:_MAX_PROBLEMS])
         return f"Your answer does not have the shape that was asked for:{shown}{more}\nAnswer again, with JSON alone."
 
-    def load(self, text: str) -> Any:  # noqa: ANN401  a value of the wanted type
+    def load(self, text: str) -> Any:  # a value of the wanted type
         """The value that an answer of the right shape stands for."""
         return self._load(strip_fences(text))
 
 
-def parse_answer(text: str) -> Any:  # noqa: ANN401  any JSON value
+def parse_answer(text: str) -> Any:  # any JSON value
     """The JSON value of an answer, also when it stands between code fences; `ValueError` when there is none."""
     return _decode(strip_fences(text))
 
@@ -96,7 +96,7 @@ def _shorten_problem(problem: str) -> str:
 
 def _schema_validator(schema: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[str], Any]]:
     try:
-        import jsonschema_rs  # noqa: PLC0415  an extra
+        import jsonschema_rs  # an extra
     except ImportError:
         message = "an output given as a JSON schema needs the extra 'schema': pip install 'holdfast[schema]'"
         raise UsageError(message) from None
@@ -111,8 +111,8 @@ def _schema_validator(schema: dict[str, Any]) -> tuple[Callable[[str], list[str]
     return check, _decode
 
 
-def _type_validator(wanted: Any) -> tuple[str, dict[str, Any], Callable[[str], list[str]], Callable[[str], Any]]:  # noqa: ANN401
-    from pydantic import PydanticUserError, TypeAdapter, ValidationError  # noqa: PLC0415  only where it is needed
+def _type_validator(wanted: Any) -> tuple[str, dict[str, Any], Callable[[str], list[str]], Callable[[str], Any]]:
+    from pydantic import PydanticUserError, TypeAdapter, ValidationError  # only where it is needed
 
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(wanted)
@@ -121,7 +121,7 @@ def _type_validator(wanted: Any) -> tuple[str, dict[str, Any], Callable[[str], l
         reason = str(error).splitlines()[0]
         raise InvalidArgument("output", wanted, f"a type that has a JSON schema ({reason})") from error
 
-    def load(text: str) -> Any:  # noqa: ANN401
+    def load(text: str) -> Any:
         return adapter.validate_json(text, by_alias=True, by_name=True)
 
     def check(text: str) -> list[str]:
@@ -129,7 +129,7 @@ def _type_validator(wanted: Any) -> tuple[str, dict[str, Any], Callable[[str], l
             load(text)
         except ValidationError as error:
             return [_problem(list(found["loc"]), found["msg"]) for found in error.errors(include_url=False)]
-        except Exception as error:  # noqa: BLE001  a validator of somebody's own may raise anything
+        except Exception as error:  # a validator of somebody's own may raise anything
             return [f"{type(error).__name__}: {error}"]
         return []
 
@@ -181,7 +181,7 @@ class Agent:
         model: Model | str | Sequence[Model | str],
         instructions: str = "",
         tools: Sequence[GivenTools] | Toolset = (),
-        output: Any = None,  # noqa: ANN401  a type or a schema
+        output: Any = None,  # a type or a schema
         limits: Limits | None = None,
         settings: Settings | None = None,
         inline_budget: timedelta | float | None = None,
@@ -294,7 +294,7 @@ class PreparedAgent:
         tools = self._agent.tools
         if self._agent.mode == "tools":
             return tools
-        from holdfast.sandbox.stubs import program_tool  # noqa: PLC0415  only where it is needed
+        from holdfast.sandbox.stubs import program_tool  # only where it is needed
 
         made = program_tool()
         return {made.name: made, **{name: tool for name, tool in tools.items() if find_handoff(tool) is not None}}
@@ -307,7 +307,7 @@ class PreparedAgent:
     @cached_property
     def stubs(self) -> tuple[Stub, ...]:
         """The functions that programs of this agent can call."""
-        from holdfast.sandbox.stubs import program_stubs  # noqa: PLC0415  only where it is needed
+        from holdfast.sandbox.stubs import program_stubs  # only where it is needed
 
         # No handoffs: a program ends before another agent takes over.
         tools = (tool.spec for tool in self._agent.tools.values() if find_handoff(tool) is None)
@@ -319,7 +319,7 @@ class PreparedAgent:
         agent = self._agent
         said = [agent.instructions] if agent.instructions else []
         if agent.mode == "code":
-            from holdfast.sandbox.stubs import program_instructions  # noqa: PLC0415  only where it is needed
+            from holdfast.sandbox.stubs import program_instructions  # only where it is needed
 
             said.append(program_instructions(self.stubs))
         strangers = [name for name, tool in agent.tools.items() if tool.untrusted]

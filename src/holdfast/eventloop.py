@@ -63,7 +63,7 @@ def call_on_first_wait(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) 
         while True:
             try:
                 given = yield pending
-            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for `coro`
+            except BaseException as error:  # whatever it is, it is meant for `coro`
                 pending = coro.throw(error)
             else:
                 pending = coro.send(given)

@@ -148,7 +148,7 @@ def parse_reference(text: str) -> SecretReference:
 
 def looks_like_key(text: str, *, place: bool = False) -> bool:
     """True if a text has the shape of a key. A path (`place`) may hold random words."""
-    from holdfast.models.redaction import RecordingRedactor  # noqa: PLC0415  most commands do not need it
+    from holdfast.models.redaction import RecordingRedactor  # most commands do not need it
 
     # Shapes match only at the beginning of a word; here that is also after a separator.
     shaped = any(RecordingRedactor().text(piece) != piece for piece in {text, *_SEPARATORS.split(text)})
@@ -222,7 +222,7 @@ def check_profile(name: str, profile: Profile) -> Profile:
     return profile
 
 
-def _refuse_keys(name: str, raw: Any) -> None:  # noqa: ANN401  any JSON value
+def _refuse_keys(name: str, raw: Any) -> None:  # any JSON value
     """Refuse texts in the shape of a key, in any field."""
     try:
         for field, text in _strings(raw):
@@ -234,7 +234,7 @@ def _refuse_keys(name: str, raw: Any) -> None:  # noqa: ANN401  any JSON value
         raise ProfileInvalid(name, "it is nested too deeply") from None
 
 
-def _strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401  any JSON value
+def _strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:  # any JSON value
     """Yield all texts of a JSON value with their fields, names included."""
     if isinstance(value, str):
         yield field or "it", value
@@ -271,7 +271,7 @@ def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
     for model, price in profile.prices.items():
         if not is_model_name(model):
             yield f"prices.{model}", "does not name a model as provider:model, or provider:*"
-        from holdfast.models.prices import Price  # noqa: PLC0415  most profiles have none
+        from holdfast.models.prices import Price  # most profiles have none
 
         try:
             Price(**msgspec.structs.asdict(price))
@@ -339,14 +339,14 @@ def apply_assignments(name: str, profile: Profile, assignments: Sequence[str], f
     return decode_profile(name, msgspec.json.encode(fields))
 
 
-def _set_field(fields: dict[str, Any], field: str, value: Any) -> None:  # noqa: ANN401  any JSON value
+def _set_field(fields: dict[str, Any], field: str, value: Any) -> None:  # any JSON value
     if value == "":
         fields.pop(field, None)
     else:
         fields[field] = value
 
 
-def _parse_value(name: str, field: str, value: str, folder: str) -> Any:  # noqa: ANN401  any JSON value
+def _parse_value(name: str, field: str, value: str, folder: str) -> Any:  # any JSON value
     if not value:
         return value
     match field:
@@ -629,7 +629,7 @@ def _from_keyring(reference: SecretReference) -> str:
     found: object = None
     try:
         found = keyring.get_password(reference.service, reference.name)
-    except Exception as error:  # noqa: BLE001  each keyring has errors of its own
+    except Exception as error:  # each keyring has errors of its own
         failed = type(error).__name__
     if failed:  # raised outside of the handler, because the keyring's own exception may hold secrets
         raise KeyringUnavailable(str(reference), f"the keyring failed with {failed}")

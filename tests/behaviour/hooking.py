@@ -1,5 +1,4 @@
 """Hooks that a test tells what to do, and what came of it."""
-# ruff: noqa: ARG002  hooks take what they are given
 
 from __future__ import annotations
 

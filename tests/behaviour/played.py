@@ -37,7 +37,7 @@ class PlayedModel:
     def __init__(self, *played: hf.StreamEvent | Gate) -> None:
         self._played = played
 
-    async def stream(self, request: hf.ModelRequest) -> AsyncIterator[hf.StreamEvent]:  # noqa: ARG002
+    async def stream(self, request: hf.ModelRequest) -> AsyncIterator[hf.StreamEvent]:
         for item in self._played:
             if isinstance(item, Gate):
                 await item.passed()

@@ -45,7 +45,7 @@ def states(messages: Sequence[Message]) -> list[str]:
 async def until(condition: Callable[[], Awaitable[object] | object]) -> None:
     """Wait for something that can only be asked for, be it that the answer takes time or not."""
     async with asyncio.timeout(PATIENCE):
-        while not await _answer(condition()):  # noqa: ASYNC110  what is awaited is in the store, or in another process
+        while not await _answer(condition()):  # what is awaited is in the store, or in another process
             await asyncio.sleep(0.005)
 
 

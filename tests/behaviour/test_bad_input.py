@@ -117,7 +117,7 @@ async def _told(call: Callable[[], Any]) -> object:
     try:
         answer = call()
         return await asyncio.wait_for(answer, PATIENCE) if hasattr(answer, "__await__") else answer
-    except Exception as error:  # noqa: BLE001  which kind it is is what we want to know
+    except Exception as error:  # which kind it is is what we want to know
         return error
 
 
@@ -559,7 +559,7 @@ async def test_a_bad_path_is_refused(path: Any, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(HoldfastError):
         async with open_store(path):
             pytest.fail("it was opened")
-    assert os.listdir(tmp_path) == []  # noqa: PTH208  short, and not blocking for long
+    assert os.listdir(tmp_path) == []  # short, and not blocking for long
 
 
 @pytest.mark.parametrize("durability", ["", "none", None, 7, [], {}], ids=_show)
@@ -567,7 +567,7 @@ async def test_a_bad_durability_is_refused(durability: Any, tmp_path: Path) -> N
     with pytest.raises(UsageError):
         async with open_store(tmp_path / "store.db", durability=durability):
             pytest.fail("it was opened")
-    assert os.listdir(tmp_path) == []  # noqa: PTH208  short, and not blocking for long
+    assert os.listdir(tmp_path) == []  # short, and not blocking for long
 
 
 # ---- driving ---------------------------------------------------------------------------------------------------------

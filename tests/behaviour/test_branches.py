@@ -99,7 +99,7 @@ async def test_branches_resume_right_on_the_sqlite_store(tmp_path: Path, starter
 
     async with hf.open_store(tmp_path / "store.db") as store:
         task = asyncio.create_task(drive(store, "j", body))
-        while len(performed) < interrupt_after:  # noqa: ASYNC110  the condition is a list, and the test has a timeout
+        while len(performed) < interrupt_after:  # the condition is a list, and the test has a timeout
             await asyncio.sleep(0.001)
         task.cancel()
         with suppress(asyncio.CancelledError):

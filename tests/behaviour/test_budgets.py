@@ -355,7 +355,7 @@ async def test_a_reply_that_was_broken_off_is_counted() -> None:
     class Slow:
         name = "slow:model"
 
-        async def stream(self, request: hf.ModelRequest) -> AsyncIterator[hf.StreamEvent]:  # noqa: ARG002
+        async def stream(self, request: hf.ModelRequest) -> AsyncIterator[hf.StreamEvent]:
             yield hf.messages.StreamUsage(Usage(input=10, output=1))
             yield hf.messages.TextChunk("hel")
             reached.set()

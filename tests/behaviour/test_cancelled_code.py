@@ -264,7 +264,7 @@ async def test_a_plain_function_can_be_an_effect(store: Store) -> None:
 async def test_a_task_that_is_stopped_with_its_run_leaves_no_open_intent(store: Store) -> None:
     async def body(ctx: Boundary) -> object:
         left = asyncio.create_task(ctx.effect("tool_call", "pay", _forever))
-        while "Intended" not in await _kinds(store):  # noqa: ASYNC110  the condition is in the journal
+        while "Intended" not in await _kinds(store):  # the condition is in the journal
             await asyncio.sleep(0)
         assert not left.done()
         return await ctx.step("now", _echo, "done")

@@ -33,7 +33,7 @@ class Watching(hf.Hooks):
         self.before.append((messages, tokens))
         return turn.deny("not now") if self._deny else None
 
-    async def after_compaction(self, turn: hf.HookTurn, summary: str | None) -> None:  # noqa: ARG002
+    async def after_compaction(self, turn: hf.HookTurn, summary: str | None) -> None:
         self.after.append(summary)
 
 

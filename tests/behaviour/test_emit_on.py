@@ -44,7 +44,7 @@ class Held:
         self._model = ScriptedModel(self._answer, name=self.name)
         self.stream = self._model.stream
 
-    async def _answer(self, request: hf.ModelRequest) -> hf.Text:  # noqa: ARG002
+    async def _answer(self, request: hf.ModelRequest) -> hf.Text:
         self.inside += 1
         self.most = max(self.most, self.inside)
         try:
@@ -226,7 +226,7 @@ async def test_a_control_cancels_a_turn_that_streams() -> None:
     class Endless:
         name = "endless:model"
 
-        async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
+        async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:
             while True:
                 yield TextChunk("again ")
                 await asyncio.sleep(0.001)

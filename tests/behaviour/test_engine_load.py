@@ -109,7 +109,7 @@ async def test_a_parked_session_gives_its_place_to_the_next(tmp_path: Path) -> N
         parked = [await runtime.session(f"p{number}", agent=asking).send("go") for number in range(3)]
         assert all(outcome.ok for outcome in await _all_done(runtime, crowd.agent, 3))
         for turn in parked:
-            while not (waits := await runtime.waits(turn.session)):  # noqa: ASYNC110  there is no event for this
+            while not (waits := await runtime.waits(turn.session)):  # there is no event for this
                 await asyncio.sleep(0.01)
             await runtime.resolve(runtime.wait_token(turn.session, waits[0].name), "yes")
             assert (await turn.outcome(timeout=PATIENCE)).ok

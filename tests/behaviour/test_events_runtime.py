@@ -149,7 +149,7 @@ async def test_behind_a_live_event_no_live_event_comes_twice() -> None:
     class Played:
         name = "played:model"
 
-        async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
+        async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:
             yield TextChunk("one ")
             await first.wait()
             yield TextChunk("two")

@@ -1,5 +1,5 @@
 """Hooks around a turn: before and after the model, after a call, and where they only observe."""
-# ruff: noqa: ARG002, ARG005  hooks take what they are given
+# ruff: noqa: ARG005  hooks take what they are given
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """What hooks decide about a question to a model is on record before anything else happens, and is decided once."""
-# ruff: noqa: ARG002  hooks take what they are given
 
 from __future__ import annotations
 

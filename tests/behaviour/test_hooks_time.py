@@ -1,5 +1,4 @@
 """Hooks and time: each has a limit, none delays what it only observes, and a known result stays known."""
-# ruff: noqa: ARG002  hooks take what they are given
 
 from __future__ import annotations
 

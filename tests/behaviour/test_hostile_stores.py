@@ -64,12 +64,12 @@ def _deep_input(path: Path) -> None:
 
 
 def _set(column: str, value: object) -> Callable[[Path], None]:
-    return lambda path: _tamper(path, (f"UPDATE journals SET {column} = ? WHERE id = 'bad'", (value,)))  # noqa: S608
+    return lambda path: _tamper(path, (f"UPDATE journals SET {column} = ? WHERE id = 'bad'", (value,)))
 
 
 def _set_input(column: str, value: object) -> Callable[[Path], None]:
     where = "WHERE journal = (SELECT no FROM journals WHERE id = 'bad')"
-    return lambda path: _tamper(path, (f"UPDATE inputs SET {column} = ? {where}", (value,)))  # noqa: S608
+    return lambda path: _tamper(path, (f"UPDATE inputs SET {column} = ? {where}", (value,)))
 
 
 def _own_parent(path: Path) -> None:

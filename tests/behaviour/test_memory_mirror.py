@@ -525,7 +525,7 @@ async def test_a_file_that_is_set_aside_twice_with_the_same_text_is_kept_once(wo
 
 async def _until_value(world: World, key: str, value: str | None) -> None:
     async with asyncio.timeout(10):
-        while await world.value(key) != value:  # noqa: ASYNC110  as above
+        while await world.value(key) != value:  # as above
             await asyncio.sleep(0.01)
 
 

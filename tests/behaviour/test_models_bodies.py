@@ -57,7 +57,7 @@ class Carrier:
     ) -> None:
         self._answer = (pieces, kind, more, status)
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Answer:  # noqa: ARG002
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Answer:
         return Answer(*self._answer)
 
 

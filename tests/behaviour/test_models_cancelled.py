@@ -121,7 +121,7 @@ async def test_the_tries_of_all_models_of_a_list_are_noted() -> None:
     class Broken:
         name = "own:broken"
 
-        def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
+        def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
             raise ModelError("it has no answer", kind="bad_request")
 
     ledger: list[Attempt] = []

@@ -97,7 +97,7 @@ async def test_what_was_taken_back_already_is_not_taken_back_twice() -> None:
     class Wavering:
         name = "a:1"
 
-        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
             yield TextChunk("half")
             yield StreamReset("cut")
             raise ModelError("gone", kind="network")
@@ -119,7 +119,7 @@ async def test_whoever_stops_reading_closes_the_stream_of_the_model() -> None:
     class Watched:
         name = "a:1"
 
-        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
             try:
                 yield TextChunk("one")
                 yield StreamEnd(ModelReply((Text("one"),)))

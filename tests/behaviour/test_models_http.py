@@ -636,7 +636,7 @@ async def test_nobody_at_the_address_is_a_failure_of_the_network() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_stream_that_is_cut_is_taken_back_and_tried_again(clean: bool) -> None:  # noqa: FBT001
+async def test_a_stream_that_is_cut_is_taken_back_and_tried_again(clean: bool) -> None:
     async with serving(cut_after(3, clean=clean), good) as server:
         events = await events_of(tiny(server))
     at = next(at for at, event in enumerate(events) if isinstance(event, StreamReset))
@@ -921,7 +921,7 @@ async def test_a_connection_that_does_not_come_about_in_time_is_a_timeout() -> N
         try:
             for _ in range(8):
                 knock = socket.socket()
-                knock.setblocking(False)  # noqa: FBT003
+                knock.setblocking(False)
                 knock.connect_ex(address)
                 knocking.append(knock)
             model = tiny(f"http://127.0.0.1:{address[1]}", retry=Retry(attempts=1), timeouts=Timeouts(connect=0.1))

@@ -233,7 +233,7 @@ class Played:
         self.timeouts: list[Timeouts] = []
         self._takes = takes
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Served:  # noqa: ARG002
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Served:
         self.now += self._takes
         self.timeouts.append(timeouts)
         answer = self.answers.pop(0)

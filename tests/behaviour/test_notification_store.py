@@ -142,7 +142,7 @@ async def test_a_damaged_notification_stops_its_session_and_no_other(path: Path,
     async with hf.open_store(path) as store:
         await store.open_journal("t")
         await store.notify("t", kind="task", title="fine")
-    _change(path, f"UPDATE notifications SET {column} = 'hallo' WHERE id = 1")  # noqa: S608
+    _change(path, f"UPDATE notifications SET {column} = 'hallo' WHERE id = 1")
     async with hf.open_store(path) as store:
         with pytest.raises(JournalCorrupt, match="the notification 1 does not match its checksum"):
             await store.next_notifications("s")
@@ -169,7 +169,7 @@ async def test_a_list_leaves_damaged_notifications_out_and_stops_their_session(p
 
 @pytest.mark.parametrize("column", ["title", "body"])
 async def test_a_session_is_stopped_also_by_a_notification_that_is_no_text_any_more(path: Path, column: str) -> None:
-    _change(path, f"UPDATE notifications SET {column} = CAST(x'ff' AS TEXT) WHERE id = 1")  # noqa: S608
+    _change(path, f"UPDATE notifications SET {column} = CAST(x'ff' AS TEXT) WHERE id = 1")
     async with hf.open_store(path) as store:
         await store.quarantine("s", "a test")
     db: Any = apsw.Connection(str(path))
@@ -183,7 +183,7 @@ DAMAGES = ["value = 'hallo'", "value = CAST(x'ff' AS TEXT)", "author = CAST(x'ff
 @pytest.fixture(params=DAMAGES)
 def damaged(path: Path, request: pytest.FixtureRequest) -> Path:
     """The store, with one entry that is not what was written."""
-    _change(path, f"UPDATE memories SET {request.param} WHERE key = 'greeting'")  # noqa: S608
+    _change(path, f"UPDATE memories SET {request.param} WHERE key = 'greeting'")
     return path
 
 

@@ -88,7 +88,7 @@ async def test_a_gate_that_opens_without_a_word_is_found_by_the_safety_tick() ->
         await _waiting(runtime, agent, gate)
         gate.is_open = True
         async with asyncio.timeout(5 + 3):
-            while (await runtime.store.notifications(SESSION))[0].state != "acknowledged":  # noqa: ASYNC110
+            while (await runtime.store.notifications(SESSION))[0].state != "acknowledged":
                 await asyncio.sleep(0.2)
 
 

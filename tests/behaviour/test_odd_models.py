@@ -236,7 +236,7 @@ async def test_a_validator_that_raises_anything_asks_the_model_again() -> None:
     class Choosy(BaseModel):
         n: int
 
-        def model_post_init(self, context: Any, /) -> None:  # noqa: ARG002
+        def model_post_init(self, context: Any, /) -> None:
             if self.n == 1:
                 raise RuntimeError("not this one")
 

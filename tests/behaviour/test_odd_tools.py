@@ -204,7 +204,7 @@ async def _watched() -> list[Any]:
 
 
 @pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
-def test_progress_of_a_plain_function_is_seen_while_it_runs(debug: bool) -> None:  # noqa: FBT001
+def test_progress_of_a_plain_function_is_seen_while_it_runs(debug: bool) -> None:
     assert asyncio.run(_watched(), debug=debug) == ["done"]
 
 

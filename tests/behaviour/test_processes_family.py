@@ -174,8 +174,8 @@ async def test_a_process_waits_for_an_agent_across_a_restart(tmp_path: Path) -> 
         return "seen"
 
     def make() -> hf.Agent:
-        from holdfast.testing import call  # noqa: PLC0415
-        from holdfast.testing.scripted import position_of  # noqa: PLC0415
+        from holdfast.testing import call
+        from holdfast.testing.scripted import position_of
 
         model = ScriptedModel(lambda request: call("look") if position_of(request) == 0 else text("told"))
         return hf.Agent("watcher", model=model, tools=[look])

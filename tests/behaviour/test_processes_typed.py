@@ -101,7 +101,7 @@ async def _seen(path: Path, step: Callable[[hf.ProcessContext], Any], **options:
     async with hf.open(path, processes=[looks], **options) as runtime:
         process = await runtime.start(looks, id="p")
         async with asyncio.timeout(SOON):
-            while not seen or await process.status() != "waiting":  # noqa: ASYNC110
+            while not seen or await process.status() != "waiting":
                 await asyncio.sleep(0.005)
     async with hf.open(path, processes=[looks], **options) as runtime:
         await runtime.signal("p", "go")
@@ -156,7 +156,7 @@ async def test_a_step_of_a_tool_gives_the_type_that_its_function_declares() -> N
         seen.append(await ctx.step("a", an_order))
         return "seen"
 
-    from holdfast.testing import call  # noqa: PLC0415
+    from holdfast.testing import call
 
     agent = hf.Agent("a", model=ScriptedModel([call(looks), text("ok")]), tools=[looks], policy=[hf.allow("*")])
     await hf.run(agent, "go")
@@ -200,7 +200,7 @@ async def test_an_answer_that_does_not_fit_the_output_type_any_more_is_plain_jso
     async with hf.open(path, processes=[bills], agents=[_biller()]) as runtime:
         process = await runtime.start(bills, id="p")
         async with asyncio.timeout(SOON):
-            while not seen or await process.status() != "waiting":  # noqa: ASYNC110
+            while not seen or await process.status() != "waiting":
                 await asyncio.sleep(0.005)
     async with hf.open(path, processes=[bills], agents=[_biller(Order)]) as runtime:
         await runtime.signal("p", "go")

@@ -499,7 +499,7 @@ def test_redacting_again_changes_nothing(value: Any) -> None:
 @pytest.mark.parametrize("escaped", [True, False])
 def test_redacting_what_somebody_redacted_elsewhere_gives_the_same_text(
     separators: tuple[str, str],
-    escaped: bool,  # noqa: FBT001
+    escaped: bool,
 ) -> None:
     def words(password: str) -> str:
         value = {"user": "Bj\u00f6rn", "password": password, "deep": [1]}

@@ -87,7 +87,7 @@ class _Odd:
     def __init__(self, said: Any) -> None:
         self._said = said
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEnd]:  # noqa: ARG002
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEnd]:
         if isinstance(self._said, Exception):
             raise self._said
         yield StreamEnd(self._said)
@@ -171,7 +171,7 @@ class _Tally(Estimator):
 
 
 class _Never(hf.Hooks):
-    async def before_compaction(self, turn: hf.HookTurn, messages: int, tokens: int) -> Deny | None:  # noqa: ARG002
+    async def before_compaction(self, turn: hf.HookTurn, messages: int, tokens: int) -> Deny | None:
         return turn.deny("no")
 
 

@@ -309,7 +309,7 @@ async def test_an_idle_session_is_driven_by_nobody() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         await (await runtime.session("s", agent=agent).send("go")).outcome(timeout=SOON)
         async with asyncio.timeout(SOON):
-            while runtime.active:  # noqa: ASYNC110  nobody tells
+            while runtime.active:  # nobody tells
                 await asyncio.sleep(0.005)
 
 

@@ -112,7 +112,7 @@ async def test_ids_tell_the_turn_and_the_place_in_it() -> None:
 async def history_of(session: hf.Session, count: int) -> list[bytes]:
     """The history, as soon as it has `count` messages: it shows what is durable, which the turn need not wait for."""
     async with asyncio.timeout(SOON):
-        while len(history := await session.history()) < count:  # noqa: ASYNC110  what is awaited is in the store
+        while len(history := await session.history()) < count:  # what is awaited is in the store
             await asyncio.sleep(0.001)
     return as_bytes(history)
 

@@ -262,7 +262,7 @@ async def test_a_sub_agent_in_the_background_taints_with_what_it_has_read(
     made: Any,
     script: list[Any],
     asked: list[str],
-    again: bool,  # noqa: FBT001
+    again: bool,
     tmp_path: Path,
 ) -> None:
     def agent() -> hf.Agent:
@@ -513,7 +513,7 @@ async def test_what_comes_with_a_trigger_taints_the_agents_of_a_process(post: Po
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
-async def test_an_answer_from_outside_taints(post: Post, again: bool, tmp_path: Path) -> None:  # noqa: FBT001
+async def test_an_answer_from_outside_taints(post: Post, again: bool, tmp_path: Path) -> None:
     keys: list[str] = []
 
     @hf.tool

@@ -211,7 +211,7 @@ async def test_a_call_that_acts_goes_to_the_background_before_the_next_one_begin
 
 
 async def test_a_plain_function_goes_on_in_its_thread() -> None:
-    import threading  # noqa: PLC0415
+    import threading
 
     free = threading.Event()
 
@@ -255,7 +255,7 @@ async def test_a_call_within_its_budget_makes_no_task_and_no_notification() -> N
 
 async def test_a_call_that_is_done_when_its_budget_is_over_is_no_task() -> None:
     """It blocks the loop for longer than its budget: both are over when anybody looks."""
-    import time  # noqa: PLC0415
+    import time
 
     @hf.tool(inline_budget=BUDGET)
     async def rude() -> str:
@@ -729,7 +729,7 @@ async def test_a_step_at_the_moment_of_going_to_the_background_is_recorded_in_th
     @hf.tool(inline_budget=BUDGET)
     async def steps(ctx: hf.Context) -> str:
         async with asyncio.timeout(SOON):
-            while not await runtimes[0].store.journals(role="task"):  # noqa: ASYNC110
+            while not await runtimes[0].store.journals(role="task"):
                 await asyncio.sleep(0)
         return await ctx.step("one", lambda: "stepped")
 

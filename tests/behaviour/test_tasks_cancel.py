@@ -198,7 +198,7 @@ async def test_a_thread_can_see_that_its_task_was_cancelled() -> None:
 async def test_cancelling_one_task_leaves_the_others_alone() -> None:
     one, other = Held(), Held()
     first, second = one.tool(read_only=True), other.tool(read_only=True)
-    from holdfast.tools import toolset  # noqa: PLC0415
+    from holdfast.tools import toolset
 
     agent = agent_with(first, *toolset(second, prefix="other_"))
     async with hf.open(None, agents=[agent]) as runtime:
@@ -243,7 +243,7 @@ async def test_a_task_goes_on_when_the_turn_that_began_it_is_cancelled(held: Hel
         at_model.set()
         await asyncio.Event().wait()
 
-    from holdfast.testing import call  # noqa: PLC0415
+    from holdfast.testing import call
 
     agent = agent_with(held.tool(), script=[call("slow"), thinks])
     async with hf.open(None, agents=[agent]) as runtime:
@@ -268,7 +268,7 @@ async def _cancelled_on_its_way(kind: str, number: int, path: Path) -> None:
     async with hf.open(path, agents=[agent], lease_ms=1_000) as runtime:
         turn = await runtime.session(SESSION, agent=agent).send("go")
         async with asyncio.timeout(SOON):
-            while not await runtime.store.journals(role="task"):  # noqa: ASYNC110
+            while not await runtime.store.journals(role="task"):
                 await asyncio.sleep(0)
         for _ in range(number):
             await asyncio.sleep(0)

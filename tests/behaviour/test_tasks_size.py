@@ -92,7 +92,7 @@ async def test_a_result_that_was_kept_is_not_read_by_another_session() -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_notification_says_how_to_read_the_whole_where_the_agent_can(reads: bool) -> None:  # noqa: FBT001
+async def test_a_notification_says_how_to_read_the_whole_where_the_agent_can(reads: bool) -> None:
     @hf.tool(background=True)
     async def much() -> str:
         return "x" * 10_000

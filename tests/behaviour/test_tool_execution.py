@@ -238,7 +238,7 @@ async def test_a_gigabyte_of_output_is_a_result(how: str) -> None:
         assert (await turn.outcome(timeout=100)).status == "completed"
         if how != "inline":
             async with asyncio.timeout(100):
-                while not (await the_task(runtime)).over:  # noqa: ASYNC110
+                while not (await the_task(runtime)).over:
                     await asyncio.sleep(0.1)
         assert len(await _words(runtime, how)) < 100_000
 

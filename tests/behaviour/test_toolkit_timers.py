@@ -207,7 +207,7 @@ async def test_a_repeated_call_is_answered_also_when_its_timer_has_gone_off_mean
         at, path = datetime.now(tz=UTC) + timedelta(seconds=ahead), tmp_path / f"{ahead}.db"
         if await ended(path, "tool.after_run", at=at.isoformat(), note="once") == -signal.SIGKILL:
             break
-    while datetime.now(tz=UTC) < at:  # noqa: ASYNC110  a moment must pass
+    while datetime.now(tz=UTC) < at:  # a moment must pass
         await asyncio.sleep(0.01)
     async with hf.open(path, agents=[agent(most=1, shortest=0.01)]) as runtime:
         await told(runtime.store)

@@ -105,7 +105,7 @@ async def test_a_plain_function_that_hangs_past_its_timeout_is_abandoned_by_name
 
 
 async def test_arguments_deep_inside_go_back_with_the_exact_complaint() -> None:
-    from pydantic import BaseModel  # noqa: PLC0415
+    from pydantic import BaseModel
 
     class Line(BaseModel):
         title: str

@@ -83,7 +83,7 @@ class Endless:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:  # noqa: ARG002
+    async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:
         yield TextChunk("Once upon ")
         yield TextChunk("a time")
         self._stage.reached.set()

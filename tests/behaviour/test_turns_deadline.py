@@ -95,7 +95,7 @@ async def test_a_deadline_passes_in_the_queue_behind_a_turn_that_waits(stage: St
 
 async def _until_waiting(turn: hf.Turn) -> None:
     async with asyncio.timeout(SOON):
-        while await turn.status() != "waiting":  # noqa: ASYNC110  what is awaited is in the store
+        while await turn.status() != "waiting":  # what is awaited is in the store
             await asyncio.sleep(0.005)
 
 
@@ -144,7 +144,7 @@ async def test_a_tool_in_a_thread_can_see_that_its_turn_is_over(stage: Stage) ->
         turn = await runtime.session("s", agent=agent).send("go", deadline=SHORT)
         await turn.outcome(timeout=SOON)
         async with asyncio.timeout(SOON):
-            while stage.done != ["heard"]:  # noqa: ASYNC110  a thread is awaited
+            while stage.done != ["heard"]:  # a thread is awaited
                 await asyncio.sleep(0.005)
 
 
@@ -156,7 +156,7 @@ async def test_a_deadline_that_passed_while_nothing_ran_ends_the_turn_without_a_
         turn = await runtime.session("s", agent=agent).send("go", deadline=0.05)
         due = runtime.store.clock.read().wall + 50
         async with asyncio.timeout(SOON):
-            while runtime.store.clock.read().wall <= due:  # noqa: ASYNC110  time is awaited
+            while runtime.store.clock.read().wall <= due:  # time is awaited
                 await asyncio.sleep(0.01)
     async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
         outcome = await runtime.session("s").turn(turn.id).outcome(timeout=SOON)
@@ -184,7 +184,7 @@ async def test_a_turn_that_was_in_time_is_not_touched_when_its_deadline_passes(s
         second = await session.send("more")
         await asyncio.wait_for(stage.reached.wait(), SOON)
         async with asyncio.timeout(SOON):
-            while runtime.store.clock.read().wall <= due:  # noqa: ASYNC110  time is awaited
+            while runtime.store.clock.read().wall <= due:  # time is awaited
                 await asyncio.sleep(0.01)
         stage.go_on.set()
         assert (await second.outcome(timeout=SOON)).text == "Done again."

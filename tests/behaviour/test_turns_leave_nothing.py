@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.testing.scripted import ScriptReply
 
 KINDS = {
-    *("SessionDrive", "TurnRun", "Performer", "ToolBatch", "ToolCallRunner", "ToolExecutor", "Asking", "LeasedJournal"),
+    *("SessionDrive", "TurnRunner", "Performer", "ToolBatch", "ToolCallRunner", "ToolExecutor", "ModelCaller", "LeasedJournal"),
     *("FunctionDrive", "TaskDrive", "ProcessContext", "ProcessWaits"),
 }
 

@@ -200,7 +200,7 @@ async def test_without_repairs_the_first_wrong_answer_fails_the_turn() -> None:
 
 
 async def test_a_validator_that_breaks_is_a_complaint_and_not_the_end_of_the_session() -> None:
-    from pydantic import field_validator  # noqa: PLC0415
+    from pydantic import field_validator
 
     class Picky(BaseModel):
         x: int
@@ -220,7 +220,7 @@ async def test_a_validator_that_breaks_is_a_complaint_and_not_the_end_of_the_ses
 
 
 async def test_a_refusal_of_a_shaped_answer_is_a_refusal_and_is_not_repaired() -> None:
-    from holdfast.testing import refusal  # noqa: PLC0415
+    from holdfast.testing import refusal
 
     outcome, model = await run(Point, [refusal("I won't.")])
     assert (outcome.code, len(model.requests)) == ("refusal", 1)

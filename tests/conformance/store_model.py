@@ -332,7 +332,7 @@ class BlobTable:
 class NoTombstones:
     """`RetentionRows` and `RetentionReader` where nothing is ever pruned."""
 
-    def find(self, journal: str) -> Tombstone | None:  # noqa: ARG002
+    def find(self, journal: str) -> Tombstone | None:
         return None
 
     def raw(self) -> Iterator[tuple[Tombstone, bool]]:
@@ -578,7 +578,7 @@ class ModelDisk:
         row = self._known(journal)
         for pos in self._positions[row.no]:
             found = self._feed[pos - 1]
-            yield RawRecord(journal, found.seq, pos, found.epoch, True, found.body)  # noqa: FBT003
+            yield RawRecord(journal, found.seq, pos, found.epoch, True, found.body)
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
         for digest in self.blobs:

@@ -203,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._memory.leases)
     @rule(pick=picks, end=st.booleans(), seen=st.sampled_from((None, 0, 1, 2)))
-    def renew_or_release(self, pick: int, end: bool, seen: int | None) -> None:  # noqa: FBT001
+    def renew_or_release(self, pick: int, end: bool, seen: int | None) -> None:
         if end:
             self._both("release", lambda side: side.store.release(self._lease(side, pick), seen=seen))
         else:
@@ -244,7 +244,7 @@ class StoreMachine(RuleBasedStateMachine):
     # ---- inbox ----
 
     @rule(journal=live, key=keys, content=contents_of_inputs, opening=st.booleans(), terms=admissions)
-    def accept(self, journal: str, key: str, content: object, opening: bool, terms: AdmissionWindow | None) -> None:  # noqa: FBT001
+    def accept(self, journal: str, key: str, content: object, opening: bool, terms: AdmissionWindow | None) -> None:
         if opening:
             self._both(
                 "accept",
@@ -262,7 +262,7 @@ class StoreMachine(RuleBasedStateMachine):
     # ---- waits ----
 
     @rule(journal=live, name=names, delay=st.sampled_from((None, 300, 1_500)), asks=st.booleans())
-    def open_wait(self, journal: str, name: str, delay: int | None, asks: bool) -> None:  # noqa: FBT001
+    def open_wait(self, journal: str, name: str, delay: int | None, asks: bool) -> None:
         deadline = None if delay is None else self._clock.read().wall + delay
         kind, body = ("approval", QUESTION) if asks else (None, None)
         self._both(
@@ -305,7 +305,7 @@ class StoreMachine(RuleBasedStateMachine):
             self._both("add_rule", lambda side: side.store.add_rule("*", rule, by="ops"))
 
     @rule(journal=live, name=names, expire=st.booleans())
-    def expire_or_cancel_wait(self, journal: str, name: str, expire: bool) -> None:  # noqa: FBT001
+    def expire_or_cancel_wait(self, journal: str, name: str, expire: bool) -> None:
         if expire:
             self._both("expire_wait", lambda side: side.store.expire_wait(journal, name))
         else:
@@ -357,7 +357,7 @@ class StoreMachine(RuleBasedStateMachine):
         status=st.sampled_from((None, "completed", "failed", "cancelled", "limit")),
         unstarted=st.booleans(),
     )
-    def deliver(self, journal: str, limit: int, status: Any, unstarted: bool) -> None:  # noqa: FBT001
+    def deliver(self, journal: str, limit: int, status: Any, unstarted: bool) -> None:
         """Notify, claim, carry what is ready into a turn of its own, and end that, if it ends."""
         self._both("notify", lambda side: side.store.notify(journal, kind="task", title="three"))
         self.claim_lease(journal, 2_000)
@@ -388,7 +388,7 @@ class StoreMachine(RuleBasedStateMachine):
             )
 
     @rule(again=st.booleans())
-    def ripen(self, again: bool) -> None:  # noqa: FBT001
+    def ripen(self, again: bool) -> None:
         self._both("ripen", lambda side: side.store.ripen(again=again))
         if not again:
             before = self._clock.read().wall
@@ -450,7 +450,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._news > 1)
     @rule(kill=st.booleans())
-    def crash_or_reopen(self, kill: bool) -> None:  # noqa: FBT001
+    def crash_or_reopen(self, kill: bool) -> None:
         if kill:
             self._crash()
             return

@@ -35,7 +35,7 @@ def _agents(folder: Path, pause: float) -> Sequence[hf.Agent]:
         os.write(handle, f"{json.dumps(line)}\n".encode())
 
     async def gate() -> None:
-        while not (folder / "gate").exists():  # noqa: ASYNC110  another process opens it
+        while not (folder / "gate").exists():  # another process opens it
             await asyncio.sleep(0.01)
 
     @hf.tool

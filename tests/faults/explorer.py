@@ -422,7 +422,7 @@ class Examiner:
             async with open_store(self._database) as store:
                 observed.problems += map(str, await check(store))
                 await _look(store, observed)
-        except Exception as error:  # noqa: BLE001  a control leaves files that are damaged beyond our words for it
+        except Exception as error:  # a control leaves files that are damaged beyond our words for it
             observed.problems.append(f"{type(error).__name__}: {error}")
         else:
             observed.problems += _integrity(self._database)

@@ -121,7 +121,7 @@ def _child(work: Work, request: dict[str, str]) -> int:
     folder = Path(request["folder"])
     try:
         work(folder, request)
-    except BaseException:  # noqa: BLE001  the test shows what happened in the child
+    except BaseException:  # the test shows what happened in the child
         (folder / "error.txt").write_text(traceback.format_exc())
         return 1
     return 0

@@ -36,7 +36,7 @@ def make_agent(folder: Path, name: str) -> hf.Agent:
 
     async def held(ctx: hf.Context) -> str:
         note(folder, "runs", f"{ctx.tool} {name} {ctx.idempotency_key}")
-        while not (folder / "go").exists():  # noqa: ASYNC110  another process makes it
+        while not (folder / "go").exists():  # another process makes it
             await asyncio.sleep(POLL)
         return f"by {name}"
 

@@ -162,7 +162,7 @@ class _SlowReading:
         self.asked_again = asyncio.Event()
         self.agent = stage.agent([call("reads"), self._again])
 
-    async def _again(self, request: hf.ModelRequest) -> Any:  # noqa: ARG002
+    async def _again(self, request: hf.ModelRequest) -> Any:
         self.asked_again.set()
         return text("second")
 

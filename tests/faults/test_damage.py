@@ -176,9 +176,9 @@ async def test_an_audit_names_the_flipped_record(whole: Path) -> None:
 # ---- rows that are gone, or in the wrong place -----------------------------------------------------------------------
 
 _WHERE = " WHERE pos = (SELECT pos FROM records r JOIN journals j ON j.no = r.journal WHERE j.id = ? AND r.seq = ?)"
-_DELETE = "DELETE FROM records" + _WHERE  # noqa: S608
-_SET_BODY = "UPDATE records SET body = ?" + _WHERE  # noqa: S608
-_SET_SEQ = "UPDATE records SET seq = ?" + _WHERE  # noqa: S608
+_DELETE = "DELETE FROM records" + _WHERE
+_SET_BODY = "UPDATE records SET body = ?" + _WHERE
+_SET_SEQ = "UPDATE records SET seq = ?" + _WHERE
 
 
 @pytest.mark.parametrize("seq", [1, 5, RECORDS])
@@ -246,7 +246,7 @@ async def _silent(database: Path, expected: dict[str, list[Any]]) -> str | None:
                     return f"{journal} reads as something else"
     except HoldfastError:
         return None
-    except Exception as error:  # noqa: BLE001  this is what the test looks for
+    except Exception as error:  # this is what the test looks for
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -320,7 +320,7 @@ async def test_a_damaged_holder_of_a_lease_never_gives_a_raw_error(owner: str, w
 async def test_a_record_whose_column_reads_as_null_is_corrupt(column: str, whole: Path) -> None:
     """One flipped bit in the head of a row makes a column NULL, whatever the schema says."""
     _allow_nulls(whole)
-    _execute(whole, (f"UPDATE records SET {column} = NULL" + _WHERE, ("bee", 5)))  # noqa: S608
+    _execute(whole, (f"UPDATE records SET {column} = NULL" + _WHERE, ("bee", 5)))
     async with open_store(whole) as store:
         with pytest.raises(JournalCorrupt):
             await _read(store, "bee")

@@ -56,8 +56,8 @@ def _as_of_schema(version: int, path: Path) -> None:
     for table in TABLES:
         columns = [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
         listed, places = ", ".join(columns), ", ".join("?" * len(columns))
-        for row in connection.execute(f"SELECT {listed} FROM {table}"):  # noqa: S608
-            old.execute(f"INSERT OR REPLACE INTO {table} ({listed}) VALUES ({places})", row)  # noqa: S608
+        for row in connection.execute(f"SELECT {listed} FROM {table}"):
+            old.execute(f"INSERT OR REPLACE INTO {table} ({listed}) VALUES ({places})", row)
     if version < SEALED:
         old.execute("DELETE FROM meta WHERE key IN ('key_check', 'tokens')")
         old.execute("INSERT INTO meta (key, value) VALUES ('secret', ?)", (SECRET,))
@@ -284,11 +284,11 @@ async def test_what_waited_for_a_session_in_quarantine_is_given_up_in_a_store_of
         await store.notify("s", kind="task", title="waits")
     connection: Any = apsw.Connection(str(tmp_path / "store.db"))
     columns = ", ".join(row[1] for row in connection.execute("PRAGMA table_info(notifications)"))
-    rows = connection.execute(f"SELECT {columns} FROM notifications").fetchall()  # noqa: S608
+    rows = connection.execute(f"SELECT {columns} FROM notifications").fetchall()
     connection.close()
     old: Any = apsw.Connection(str(tmp_path / "store.old"))
     places = ", ".join("?" * len(rows[0]))
-    old.executemany(f"INSERT INTO notifications ({columns}) VALUES ({places})", rows)  # noqa: S608
+    old.executemany(f"INSERT INTO notifications ({columns}) VALUES ({places})", rows)
     old.execute("UPDATE journals SET notices = 1 WHERE id IN ('s', 'idle')")
     old.execute("UPDATE journals SET quarantine = 'damaged' WHERE id = 'idle'")
     old.close()
@@ -343,7 +343,7 @@ async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(
     async with hf.open_store(tmp_path / "store.old") as store:
         assert store.wait_token("s", "timer") == mint_token(SECRET, "s", "timer")
         assert await check(store) == []
-    assert sorted(name for name in os.listdir(tmp_path) if ".old.key" in name) == ["store.old.key"]  # noqa: PTH208
+    assert sorted(name for name in os.listdir(tmp_path) if ".old.key" in name) == ["store.old.key"]
 
 
 def _content(path: Path) -> bytes:

@@ -131,7 +131,7 @@ async def test_a_holder_that_is_stopped_within_its_lease_keeps_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("reaped", [False, True], ids=["a zombie", "gone"])
-async def test_a_killed_holder_is_taken_over_at_once(reaped: bool, tmp_path: Path) -> None:  # noqa: FBT001
+async def test_a_killed_holder_is_taken_over_at_once(reaped: bool, tmp_path: Path) -> None:
     database = tmp_path / "store.db"
     async with open_store(database) as store:
         await store.open_journal("j")

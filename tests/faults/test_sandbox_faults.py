@@ -349,7 +349,7 @@ async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatc
     worker = _worker()
     os.kill(worker, signal.SIGSTOP)
     async with asyncio.timeout(10):
-        while proc.states(worker) != {"T"}:  # noqa: ASYNC110  it is about another process
+        while proc.states(worker) != {"T"}:  # it is about another process
             await asyncio.sleep(0.005)
     stopped = await program.answer([CallResult(step.calls[0].id, CallValue(1))])
     assert isinstance(stopped, LimitHit)
@@ -399,7 +399,7 @@ async def test_a_program_that_is_cancelled_while_its_worker_starts_leaves_nothin
     with pytest.raises(asyncio.CancelledError):
         await running
     async with asyncio.timeout(10):
-        while set(proc.descendants(os.getpid())) - others:  # noqa: ASYNC110  it is about another process
+        while set(proc.descendants(os.getpid())) - others:  # it is about another process
             await asyncio.sleep(0.005)
 
 
@@ -442,7 +442,7 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
         if host.stdout is not None:
             host.stdout.close()
     async with asyncio.timeout(10):
-        while any(proc.lives(number) for number in family):  # noqa: ASYNC110  it is about another process
+        while any(proc.lives(number) for number in family):  # it is about another process
             await asyncio.sleep(0.01)
 
 

@@ -198,7 +198,7 @@ def _open(database: str, options: dict[str, Any]) -> Any:
 
 def _patch_constant(name: str, value: object) -> None:
     """Small files need small thresholds."""
-    from holdfast.store.sqlite import writer  # noqa: PLC0415
+    from holdfast.store.sqlite import writer
 
     assert name in vars(writer), name
     writer.__dict__[name] = value
@@ -206,7 +206,7 @@ def _patch_constant(name: str, value: object) -> None:
 
 def _no_sync() -> None:
     """For the control only: a writer that never syncs, so that an explorer worth its name finds the losses."""
-    from holdfast.store.sqlite import backend, writer  # noqa: PLC0415
+    from holdfast.store.sqlite import backend, writer
 
     real = writer.connect_writer
 

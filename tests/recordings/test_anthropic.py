@@ -298,7 +298,7 @@ def named(name: str) -> Path:
         ("derived/anthropic-529-then-ok", "overloaded", True),
     ],
 )
-def test_an_error_gets_its_kind(name: str, kind: str, retryable: bool) -> None:  # noqa: FBT001
+def test_an_error_gets_its_kind(name: str, kind: str, retryable: bool) -> None:
     _, _, response = exchanges(named(name))[0]
     error = classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
     assert (error.kind, error.retryable, error.status) == (kind, retryable, response["status"])

@@ -96,7 +96,7 @@ class Echo:
         self._said = deque(said)
         self.keys: list[str] = []
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:  # noqa: ARG002
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
         carried = [value for name, value in headers.items() if name in {"authorization", "x-api-key", "x-goog-api-key"}]
         self.keys += [value.removeprefix("Bearer ") for value in carried]
         said = self._said.popleft()
@@ -239,7 +239,7 @@ class Silent:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:  # noqa: ARG002
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
         self.asked.set()
         return await asyncio.get_running_loop().create_future()
 

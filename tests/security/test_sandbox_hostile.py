@@ -270,9 +270,9 @@ async def test_a_worker_has_namespaces_of_its_own(sandbox: MontySandbox) -> None
 
 async def test_a_worker_sees_nothing_but_libraries_and_itself(sandbox: MontySandbox) -> None:
     root = Path(f"/proc/{await waiting_program(sandbox)}/root")
-    assert {*os.listdir(root)} <= {"worker", "usr", "lib", "lib32", "lib64", "libx32", "nix", "gnu", "etc"}  # noqa: PTH208
+    assert {*os.listdir(root)} <= {"worker", "usr", "lib", "lib32", "lib64", "libx32", "nix", "gnu", "etc"}
     assert not (root / "usr" / "bin").exists()
-    assert {*os.listdir(root / "etc")} <= {"ld.so.cache"} if (root / "etc").exists() else True  # noqa: PTH208
+    assert {*os.listdir(root / "etc")} <= {"ld.so.cache"} if (root / "etc").exists() else True
 
 
 async def test_a_worker_has_an_empty_environment(sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,10 +283,10 @@ async def test_a_worker_has_an_empty_environment(sandbox: MontySandbox, monkeypa
 
 async def test_a_worker_has_none_of_our_files_open(sandbox: MontySandbox, tmp_path: Path) -> None:
     with (tmp_path / "open").open("wb") as file:
-        os.set_inheritable(file.fileno(), True)  # noqa: FBT003  as a careless library leaves it
+        os.set_inheritable(file.fileno(), True)  # as a careless library leaves it
         number = await waiting_program(sandbox)
         folder = f"/proc/{number}/fd"
-        held = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]  # noqa: PTH115, PTH208
+        held = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]  # noqa: PTH115
     assert str(tmp_path / "open") not in held
     assert all(each.startswith(("pipe:", "socket:", "anon_inode:")) or each == "/dev/null" for each in held), held
 

@@ -158,7 +158,7 @@ def telling_tools(held: Held) -> list[hf.Tool[..., Any]]:
         key = ctx.secrets["CANARY"]
         LOG.warning("using %s", key, extra={"headers": {"authorization": key}})
         try:
-            raise ValueError(key)  # noqa: TRY301
+            raise ValueError(key)
         except ValueError:
             LOG.exception("it failed")
         return "logged"

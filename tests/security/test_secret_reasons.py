@@ -44,7 +44,7 @@ class Raises(hf.Hooks):
     def __init__(self, words: str) -> None:
         self.words = words
 
-    async def after_tool(self, call: HookCall, result: ToolResult) -> None:  # noqa: ARG002
+    async def after_tool(self, call: HookCall, result: ToolResult) -> None:
         raise RuntimeError(self.words)
 
 

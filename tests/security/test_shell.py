@@ -46,7 +46,7 @@ async def python(workspace: Path, code: str, **given: Any) -> str:
 def processes(mark: str) -> list[int]:
     """The processes of this machine that have `mark` in their command line."""
     found: list[int] = []
-    for number in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+    for number in filter(str.isdigit, os.listdir("/proc")):
         try:
             line = Path(f"/proc/{number}/cmdline").read_bytes()
         except OSError:
@@ -130,7 +130,7 @@ async def test_protected_names_that_are_absent_can_t_be_made(workspace: Path, pr
         f"(mkdir -p $(dirname {name}); echo x > {name}) || (rm -rf {name}; mkdir -p {name}/hooks)" for name in PROTECTED
     )
     await ran(workspace, f"{tries}; git init; touch ok", profile=profile)
-    assert os.listdir(workspace) == ["ok"]  # noqa: PTH208
+    assert os.listdir(workspace) == ["ok"]
 
 
 async def test_a_hook_can_t_be_put_into_a_repository(workspace: Path) -> None:
@@ -171,7 +171,7 @@ async def test_a_workspace_in_which_a_protected_name_is_a_link_is_refused(worksp
     (workspace / ".git").symlink_to("elsewhere")
     with pytest.raises(WorkspaceRefused, match="symbolic link"):
         await ran(workspace, "touch ran", profile="write")
-    assert sorted(os.listdir(workspace)) == [".git", "elsewhere"]  # noqa: PTH208
+    assert sorted(os.listdir(workspace)) == [".git", "elsewhere"]
 
 
 async def test_the_first_of_two_commands_to_end_does_not_unprotect_the_other(workspace: Path) -> None:
@@ -187,7 +187,7 @@ async def test_the_first_of_two_commands_to_end_does_not_unprotect_the_other(wor
 async def test_what_a_killed_process_left_to_stand_in_is_taken_away_by_the_next_command(workspace: Path) -> None:
     (workspace / ".git").mkdir(mode=0o555)
     await ran(workspace, "true", profile="write")
-    assert os.listdir(workspace) == []  # noqa: PTH208
+    assert os.listdir(workspace) == []
 
 
 async def test_a_folder_of_the_user_that_looks_like_a_stand_in_is_kept_with_what_it_holds(workspace: Path) -> None:
@@ -215,7 +215,7 @@ def test_stand_ins_outlast_any_number_of_commands_but_the_last(workspace: Path) 
         thread.join()
     assert missing == []
     StandIns(str(workspace), make_protection().literals).release()
-    assert os.listdir(workspace) == []  # noqa: PTH208
+    assert os.listdir(workspace) == []
 
 
 # ---- privileges ------------------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ def refused(workspace: Path, *arrangement: str, passed: tuple[int, ...] = ()) ->
         [*base, sys.executable, "-c", REFUSED, workspace], capture_output=True, text=True, check=False, pass_fds=passed
     )
     assert done.returncode == 0, done.stderr
-    assert os.listdir(workspace) == []  # noqa: PTH208
+    assert os.listdir(workspace) == []
     return done.stdout
 
 

@@ -94,7 +94,7 @@ async def test_a_link_deeper_down_shows_nothing_of_the_host(workspace: Path, tmp
     (workspace / "plain" / ".git").symlink_to(outside / ".git")
     found = await ran(workspace, "cat away/.git/secret plain/.git/secret; find . -name secret")
     assert "canary" not in found["output"]
-    assert os.listdir(outside / ".git") == ["secret"]  # noqa: PTH208
+    assert os.listdir(outside / ".git") == ["secret"]
 
 
 async def test_a_command_gets_no_open_file_of_the_host(workspace: Path) -> None:
@@ -105,10 +105,10 @@ async def test_a_command_gets_no_open_file_of_the_host(workspace: Path) -> None:
 
 
 async def test_nothing_is_left_behind(workspace: Path) -> None:
-    before, open_files = _tree(workspace), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before, open_files = _tree(workspace), len(os.listdir("/proc/self/fd"))
     await ran(workspace, "true")
     assert _tree(workspace) == before
-    assert len(os.listdir("/proc/self/fd")) <= open_files  # noqa: PTH208  what tests before left may be closed meanwhile
+    assert len(os.listdir("/proc/self/fd")) <= open_files  # what tests before left may be closed meanwhile
 
 
 async def test_a_repository_that_a_command_makes_is_told(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:

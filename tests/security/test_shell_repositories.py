@@ -163,7 +163,7 @@ async def test_a_repository_that_was_there_without_the_name_stays_as_it_is(works
         (repository / name).mkdir(parents=True)
     (repository / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
     found = await ran(workspace, "echo x > mirror/config; touch mirror/hooks/x; mv mirror old; rm -rf mirror")
-    assert sorted(os.listdir(repository)) == ["HEAD", "hooks", "objects", "refs"]  # noqa: PTH208
+    assert sorted(os.listdir(repository)) == ["HEAD", "hooks", "objects", "refs"]
     assert "disarmed" not in found
 
 
@@ -279,7 +279,7 @@ async def test_a_repository_of_a_command_whose_process_was_killed_is_disarmed_wh
     assert (workspace / "evil" / "HEAD").exists()
     shell(workspace, profile="write")
     assert not (workspace / "evil" / "HEAD").exists()
-    assert sorted(os.listdir(workspace)) == ["evil", "made"]  # noqa: PTH208
+    assert sorted(os.listdir(workspace)) == ["evil", "made"]
 
 
 def test_the_file_tools_write_into_no_repository_that_shares_its_objects(workspace: Path) -> None:

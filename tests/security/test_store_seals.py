@@ -360,7 +360,7 @@ async def test_a_store_that_is_opened_by_a_link_has_one_key(path: Path) -> None:
     (path.parent / "link.db").symlink_to(path)
     async with hf.open_store(path.parent / "link.db") as store:
         assert await asked(store) == ["other", "edited"]
-    assert sorted(os.listdir(path.parent)) == ["link.db", "shop.db", "shop.db.key"]  # noqa: PTH208
+    assert sorted(os.listdir(path.parent)) == ["link.db", "shop.db", "shop.db.key"]
 
 
 def set_back(path: Path) -> None:
@@ -547,7 +547,7 @@ async def test_a_new_key_does_not_ask_again_what_was_answered_and_used(tmp_path:
     async with hf.open(path, agents=[clerk()]) as runtime:
         turn = await runtime.session("s", agent="clerk").send("go")
         async with asyncio.timeout(PATIENCE):
-            while not (shown := await runtime.approvals()):  # noqa: ASYNC110  a condition in the store
+            while not (shown := await runtime.approvals()):  # a condition in the store
                 await asyncio.sleep(0.005)
         await runtime.approve(shown[0].id)
         assert (await turn.outcome()).status == "completed"

@@ -303,7 +303,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(
 
 
 @pytest.mark.parametrize("downgrade", [False, True])
-async def test_https_leads_to_http_only_where_that_is_allowed(tls: ssl.SSLContext, downgrade: bool) -> None:  # noqa: FBT001
+async def test_https_leads_to_http_only_where_that_is_allowed(tls: ssl.SSLContext, downgrade: bool) -> None:
     async with site(tls) as safe, site() as plain:
         safe["/"] = redirect(plain.url())
         plain["/"] = page("<p>Plain")

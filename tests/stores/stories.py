@@ -199,7 +199,7 @@ class Place:
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not await condition():  # noqa: ASYNC110  what is awaited is in the store
+        while not await condition():  # what is awaited is in the store
             await asyncio.sleep(0.005)
 
 

@@ -51,11 +51,11 @@ A command is a function or a `CommandGroup` of its name. `--help` prints the sum
 class RootGroup(TyperGroup):
     """All commands. An error is printed in one line, never as a traceback."""
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401  those of typer
+    def __init__(self, **settings: Any) -> None:  # those of typer
         super().__init__(**settings)
         self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002  typer does not export the types
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # typer does not export the types
         if cmd_name in COMMANDS and self.commands[cmd_name] is None:
             module = import_module(f"holdfast.cli.{COMMANDS[cmd_name][0]}")
             declared = getattr(module, cmd_name)
@@ -66,11 +66,11 @@ class RootGroup(TyperGroup):
             self.commands[cmd_name] = typer.main.get_command(declared)
         return self.commands.get(cmd_name)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -80,7 +80,7 @@ class RootGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(FAILED) from None
         except (HoldfastError, OSError) as error:
-            from holdfast.cli.output import printable, stderr  # noqa: PLC0415  not for `--help`
+            from holdfast.cli.output import printable, stderr  # not for `--help`
 
             stderr().line(f"holdfast: {printable(' '.join(str(error).split()))}")
             raise typer.Exit(USAGE if isinstance(error, UsageError) else FAILED) from error
@@ -119,7 +119,7 @@ def holdfast(
         typer.echo(f"holdfast {__version__}")
         raise typer.Exit
     if context.invoked_subcommand not in {None, "profiles"}:  # those that look at profiles must work if one is broken
-        from holdfast.cli.profiles import apply_profile  # noqa: PLC0415
+        from holdfast.cli.profiles import apply_profile
 
         apply_profile(context, profile)
 

@@ -44,14 +44,14 @@ class CommandGroup(typer.Typer):
     It may be a coroutine function. It returns the exit code; None is 0. The decorators return it unchanged.
     """
 
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401  those of typer
+    def __init__(self, **settings: Any) -> None:  # those of typer
         super().__init__(rich_markup_mode=None, add_completion=False, **settings)
 
-    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:  # noqa: ANN401
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         register = super().command(name, cls=_Command, **settings)
         return lambda function: _declare(register, function)
 
-    def callback(self, **settings: Any) -> Callable[[Function], Function]:  # noqa: ANN401
+    def callback(self, **settings: Any) -> Callable[[Function], Function]:
         register = super().callback(**settings)
         return lambda function: _declare(register, function)
 
@@ -62,7 +62,7 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
         try:
             code = function(**options)
             if inspect.iscoroutine(code):
-                import asyncio  # noqa: PLC0415  `--help` needs no event loop
+                import asyncio  # `--help` needs no event loop
 
                 code = asyncio.run(code)
         except (HoldfastError, OSError, typer.Exit):
@@ -82,7 +82,7 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
 class _Command(TyperCommand):
     """A command that takes over options of its group: `holdfast processes --store PATH show ID`."""
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer does not export the type
+    def invoke(self, ctx: Any) -> Any:  # typer does not export the type
         for name in ctx.params.keys() & ctx.parent.params.keys() if ctx.parent else ():
             if ctx.get_parameter_source(name).name != "COMMANDLINE":
                 ctx.params[name] = ctx.parent.params[name]
@@ -95,7 +95,7 @@ SHOW: Final = "show"
 class NamedGroup(TyperGroup):
     """A group that takes a name in place of a command: `holdfast processes ID` is `holdfast processes show ID`."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not export the types
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # typer does not export the types
         if args and args[0] not in self.commands:
             args = [SHOW, *args]
         return super().resolve_command(ctx, args)
@@ -153,17 +153,17 @@ def hint(path: Path, command: str, *rest: str) -> str:
 # ---- options and arguments -------------------------------------------------------------------------------------------
 
 
-def argument(metavar: str, help: str, *, show_default: bool = False, **settings: Any) -> Any:  # noqa: ANN401
+def argument(metavar: str, help: str, *, show_default: bool = False, **settings: Any) -> Any:
     """An argument of a command."""
     return typer.Argument(metavar=metavar, help=help, show_default=show_default, **settings)
 
 
-def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:  # noqa: ANN401  those of typer
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:  # those of typer
     """An option of a command that takes a value."""
     return typer.Option(*names, metavar=metavar, help=help, **settings)
 
 
-def flag(help: str, *names: str, **settings: Any) -> Any:  # noqa: ANN401  those of typer
+def flag(help: str, *names: str, **settings: Any) -> Any:  # those of typer
     """An option of a command without a value, or with a choice."""
     return typer.Option(*names, help=help, **settings)
 
@@ -230,9 +230,9 @@ def parse_span(option: str, text: str) -> timedelta:
         raise CallInvalid(f"{option} {text!r} is longer than there is time; write a smaller number") from None
 
 
-def parse_json(text: str) -> Any:  # noqa: ANN401  any JSON value
+def parse_json(text: str) -> Any:  # any JSON value
     """Parse a JSON value that was typed into a shell."""
-    import msgspec  # noqa: PLC0415  `--help` does without it
+    import msgspec  # `--help` does without it
 
     try:
         return msgspec.json.decode(text)

@@ -193,7 +193,7 @@ def _expand(path: str) -> str:
     return str(Path(path).expanduser())
 
 
-def _defaults(name: str, command: Any, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401  of typer
+def _defaults(name: str, command: Any, values: Mapping[str, Any]) -> dict[str, Any]:  # of typer
     """The defaults of a command and of those below it, as typer's `default_map`."""
     found = {below: _defaults(below, each, values) for below, each in getattr(command, "commands", {}).items()}
     for parameter in command.params:
@@ -230,6 +230,6 @@ def profile_prices() -> dict[str, Price] | None:
     profile = _active.get()
     if profile is None or not profile.prices:
         return None
-    from holdfast.models.prices import Price  # noqa: PLC0415  most runs have no profile
+    from holdfast.models.prices import Price  # most runs have no profile
 
     return {model: Price(**msgspec.structs.asdict(line)) for model, line in profile.prices.items()}

@@ -417,7 +417,7 @@ class TextScreen(Screen):
             status, message = self._err.status(outcome.status), one_line(outcome.message, 500)
             self._err.line(reason_text(status, outcome.status, outcome.code, message))
 
-    def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:  # noqa: ARG002  remarks say it
+    def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:  # remarks say it
         self._start_reply()
 
     def remark(self, text: str) -> None:

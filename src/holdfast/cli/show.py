@@ -208,7 +208,7 @@ class _TimelineBuilder:
             found = self.turns[run] = TurnTimeline(turn=run, begun=self._at, agents=agents)
         return found
 
-    def _step(self, run: str, kind: StepKind, **fields: Any) -> None:  # noqa: ANN401  those of a step
+    def _step(self, run: str, kind: StepKind, **fields: Any) -> None:  # those of a step
         """Add a step at the present record, of the present process."""
         fields.setdefault("by", self._by)
         self._turn(run).steps.append(TimelineStep(seq=self._seq, at=self._at, kind=kind, **fields))

@@ -68,7 +68,7 @@ def check(value: object) -> None:
         _blame(value, "$", 0)
 
 
-def fits(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  anything may come in
+def fits(value: Any, depth: int = 0) -> bool:  # anything may come in
     """True if all of `value` has a JSON form. The fast path: it builds no paths for errors."""
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
@@ -102,7 +102,7 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _blame(value: Any, path: str, depth: int) -> None:  # noqa: ANN401  anything may come in
+def _blame(value: Any, path: str, depth: int) -> None:  # anything may come in
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
         _check_text(value, path)
@@ -168,7 +168,7 @@ def json_of(value: object) -> bytes | None:
     return _encode(value) if fits(value) else None
 
 
-def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
+def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:
     """The value in `body`, as `returns` if given: a pydantic model, a dataclass, a struct or a built-in."""
     try:
         return check_returns(returns)(body)
@@ -260,7 +260,7 @@ def error_info(error: BaseException, clean: Callable[[str], str] = str) -> Error
     """An error as recorded: its type and a bounded message."""
     try:
         message = clean(str(error))
-    except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
+    except Exception as trouble:  # an error that can't say what it is must still be recorded
         message = f"(its message can't be read: {type(trouble).__name__})"
     return ErrorInfo(type(error).__name__, bounded(message))
 
@@ -270,7 +270,7 @@ _PLAIN_NAMES: Final = frozenset(("None", "str", "int", "float", "bool", "list", 
 _resolved: Final[WeakKeyDictionary[types.CodeType, Any]] = WeakKeyDictionary()
 
 
-def return_type(function: Callable[..., Any]) -> Any:  # noqa: ANN401  annotations are of any type
+def return_type(function: Callable[..., Any]) -> Any:  # annotations are of any type
     """The declared return type of a function; None for plain JSON types and unknown ones."""
     while isinstance(function, partial):
         function = cast("Callable[..., Any]", function.func)
@@ -283,7 +283,7 @@ def return_type(function: Callable[..., Any]) -> Any:  # noqa: ANN401  annotatio
     return None if _is_plain(wanted) else wanted
 
 
-def _resolve(function: Callable[..., Any], annotation: str) -> Any:  # noqa: ANN401
+def _resolve(function: Callable[..., Any], annotation: str) -> Any:
     inner = getattr(function, "__func__", function)
     code = getattr(inner, "__code__", None)
     if code is None:
@@ -292,13 +292,13 @@ def _resolve(function: Callable[..., Any], annotation: str) -> Any:  # noqa: ANN
         holder = types.SimpleNamespace(__annotations__={"return": annotation})
         try:
             hints = get_type_hints(holder, getattr(inner, "__globals__", {}), include_extras=True)
-        except Exception:  # noqa: BLE001  what a function returns need not be there at run time
+        except Exception:  # what a function returns need not be there at run time
             hints = {}
         _resolved[code] = hints.get("return")
     return _resolved[code]
 
 
-def _is_plain(wanted: Any) -> bool:  # noqa: ANN401
+def _is_plain(wanted: Any) -> bool:
     """True if JSON gives values of this type back without a decoder."""
     origin, args = get_origin(wanted), get_args(wanted)
     if origin is None:
@@ -308,7 +308,7 @@ def _is_plain(wanted: Any) -> bool:  # noqa: ANN401
     return origin is dict and args[0] is str and _is_plain(args[1])
 
 
-def as_declared(value: Any, wanted: Any) -> Any:  # noqa: ANN401
+def as_declared(value: Any, wanted: Any) -> Any:
     """A recorded value as the declared type; unchanged if it does not fit."""
     body = encode_value(value)
     for read in (decode_value, _read_with_pydantic):
@@ -317,13 +317,13 @@ def as_declared(value: Any, wanted: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def _read_with_pydantic(body: bytes, wanted: Any) -> Any:  # noqa: ANN401
+def _read_with_pydantic(body: bytes, wanted: Any) -> Any:
     """Pydantic knows types that msgspec does not, such as paths."""
     return _adapter(wanted).validate_json(body)
 
 
 @lru_cache(maxsize=256)
-def _adapter(wanted: Any) -> TypeAdapter[Any]:  # noqa: ANN401
-    from pydantic import TypeAdapter  # noqa: PLC0415  only where it is needed
+def _adapter(wanted: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # only where it is needed
 
     return TypeAdapter(wanted)

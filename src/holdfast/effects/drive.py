@@ -59,7 +59,7 @@ class EffectContext:
         """The same in every attempt of this effect, and different from every other effect of any store."""
         return self._boundary.performer.idempotency_key(self.key)
 
-    async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
+    async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:
         """Run a sub-step once, under a key that does not depend on the attempt."""
         return await self._boundary.step(name, function, *args, **options)
 
@@ -83,7 +83,7 @@ class Boundary:
         *args: object,
         repeat: Repeat = Repeat.FREE,
         returns: type[Any] | None = None,
-    ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
+    ) -> Any:  # whatever the function gives, after its way through JSON
         """Call `function(*args)` once and record its value; after a crash the recorded value is the answer.
 
         An interrupted step runs again from its beginning, unless `repeat` is `Repeat.NEVER`. The function gets no
@@ -93,7 +93,7 @@ class Boundary:
         if not callable(function):
             raise InvalidArgument("function", function, "something to call")
 
-        async def call(_: EffectContext) -> Any:  # noqa: ANN401
+        async def call(_: EffectContext) -> Any:
             if inspect.iscoroutinefunction(function):
                 return await function(*args)
             value = await asyncio.to_thread(function, *args)
@@ -113,7 +113,7 @@ class Boundary:
         body: object = None,
         repeat: Repeat = Repeat.NEVER,
         returns: type[Any] | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Perform the next effect called `name` in the scope of the running code."""
         performer = self.performer
         place = performer.place()
@@ -260,7 +260,7 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
         return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))
     except StoreError as error:
         raise performer.halt(error) from error
-    except Exception as error:  # noqa: BLE001  any error of the code becomes the end of the run
+    except Exception as error:  # any error of the code becomes the end of the run
         performer.check_halted()
         performer.failure = safe_cause(error, ledger.redactor)
         info = error_info(error, ledger.redactor.text)
@@ -270,7 +270,7 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
         raise
 
 
-async def _result(ledger: JournalLedger, ended: Ended, cause: Exception | None = None) -> Any:  # noqa: ANN401
+async def _result(ledger: JournalLedger, ended: Ended, cause: Exception | None = None) -> Any:
     """The value of a run that has ended, or its error."""
     if ended.error is not None:
         raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message) from cause

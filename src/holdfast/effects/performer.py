@@ -305,7 +305,7 @@ class Performer:
         repeat: Repeat,
         returns: type[Any] | None,
         place: EffectScope,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Answer from the journal, or perform and record. `place` is the scope of the effect."""
         if self._closed is not None or self._cursor.halted is not None:
             await self.admit()
@@ -404,7 +404,7 @@ class Performer:
         """Wait for the cancellation that ended this effect before: the same timeout or sibling cancels it again."""
         await asyncio.get_running_loop().create_future()
 
-    def abandon(self, noted: list[Record], spend: Any = None) -> None:  # noqa: ANN401
+    def abandon(self, noted: list[Record], spend: Any = None) -> None:
         """Queue the records of an effect whose caller was cancelled, to be written before the next records.
 
         If the whole drive is cancelled they are dropped: the next drive performs the effect again. `spend` is the
@@ -472,7 +472,7 @@ class Performer:
                 raise
             # This task was not cancelled: something that the effect awaited was, which is an ordinary failure.
             return self.failed(key, ask, RuntimeError(f"what it waited for was cancelled {error}".rstrip()), begun)
-        except Exception as error:  # noqa: BLE001  whatever the effect raised is its outcome
+        except Exception as error:  # whatever the effect raised is its outcome
             return self.failed(key, ask, error, begun)
         finally:
             current_scope.reset(token)
@@ -589,7 +589,7 @@ class Performer:
             self.submit([], patient=True)
         except (Halted, HoldfastError):
             pass  # the run is halted, and learns that with its next effect
-        except Exception as error:  # noqa: BLE001  nothing may go on without these records
+        except Exception as error:  # nothing may go on without these records
             broken = InvariantBroken(f"the results of tool calls can't be recorded: {error!r}")
             broken.__cause__ = error
             self.halt(broken)
@@ -633,7 +633,7 @@ class Performer:
         before: list[Record] | None = None,
         *,
         notify: Sequence[Any] = (),
-        spend: Any = None,  # noqa: ANN401
+        spend: Any = None,
     ) -> None:
         """Record the end of the run, after the records `before`. The run records nothing after that.
 
@@ -643,7 +643,7 @@ class Performer:
         self._sealed = True
         await self.settle()
 
-    async def unwrap(self, outcome: Outcome, ask: EffectRequest, returns: type[Any] | None) -> Any:  # noqa: ANN401
+    async def unwrap(self, outcome: Outcome, ask: EffectRequest, returns: type[Any] | None) -> Any:
         """The value of an outcome, or its error; the same in every replay."""
         match outcome:
             case Done(blob=None):

@@ -61,7 +61,7 @@ class Divergence(msgspec.Struct, frozen=True):
         return f"{shown} (and {more} more)" if more else shown
 
 
-def diverge(recorded: Any, asked: Any) -> Divergence:  # noqa: ANN401  any JSON value
+def diverge(recorded: Any, asked: Any) -> Divergence:  # any JSON value
     """Compare two JSON values; all differing paths are counted, the first eight are kept."""
     kept: list[Difference] = []
     total = 0
@@ -72,7 +72,7 @@ def diverge(recorded: Any, asked: Any) -> Divergence:  # noqa: ANN401  any JSON 
     return Divergence(total, tuple(kept))
 
 
-def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401
+def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(recorded, dict) and isinstance(asked, dict):
         left, right = cast("dict[str, Any]", recorded), cast("dict[str, Any]", asked)
         for key in sorted(left.keys() | right.keys()):
@@ -89,12 +89,12 @@ def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, An
         yield path, recorded, asked
 
 
-def _same(recorded: Any, asked: Any) -> bool:  # noqa: ANN401
+def _same(recorded: Any, asked: Any) -> bool:
     # 1 == True == 1.0 and 0.0 == -0.0 in Python, but they are different JSON texts
     return type(recorded) is type(asked) and repr(recorded) == repr(asked)
 
 
-def _show(value: Any) -> str:  # noqa: ANN401
+def _show(value: Any) -> str:
     if value is _ABSENT:
         return "(absent)"
     body = canonical(value)

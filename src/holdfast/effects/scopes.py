@@ -98,7 +98,7 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
     def create(
         loop: asyncio.AbstractEventLoop,
         coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
-        **options: Any,  # noqa: ANN401  whatever this Python passes to a task factory
+        **options: Any,  # whatever this Python passes to a task factory
     ) -> asyncio.Future[Any]:
         place = current_scope.get()
         given: contextvars.Context | None = options.get("context")
@@ -132,7 +132,7 @@ def _branch_context(
                 break
             unordered = frame.f_code.co_qualname.startswith(("as_completed", "_AsCompletedIterator"))
             if unordered and frame.f_globals.get("__name__") == "asyncio.tasks":
-                raise OrderUnknown  # noqa: TRY301  closed like one that the history refuses
+                raise OrderUnknown  # closed like one that the history refuses
             frame = frame.f_back
         branch = place.branch(getattr(coro, "__name__", "task"))
     except BaseException:
@@ -189,16 +189,16 @@ class GuardedCoroutine(Coroutine[Any, Any, T]):
         self._code = code
         self._name = name
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  what a debugger asks of a coroutine
+    def __getattr__(self, name: str) -> Any:  # what a debugger asks of a coroutine
         return getattr(self._code, name)
 
-    def send(self, value: Any, /) -> Any:  # noqa: ANN401
+    def send(self, value: Any, /) -> Any:
         """Resume the code."""
         pending = self._code.send(value)
         release_if_held(pending, self._code, self._name)
         return pending
 
-    def throw(self, *error: Any) -> Any:  # noqa: ANN401
+    def throw(self, *error: Any) -> Any:
         """Resume the code with an error."""
         try:
             pending = self._code.throw(*error)
@@ -217,7 +217,7 @@ class GuardedCoroutine(Coroutine[Any, Any, T]):
             while True:
                 try:
                     given = yield pending
-                except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the code
+                except BaseException as error:  # whatever it is, it is meant for the code
                     pending = self.throw(error)
                 else:
                     pending = self.send(given)

@@ -333,7 +333,7 @@ class EmbeddedEngine:
         if failed is not None and failed[1] > asyncio.get_running_loop().time():
             return
         if not is_session_id(session):
-            drive = self._make(work, False)  # noqa: FBT003
+            drive = self._make(work, False)
             if drive is not None:
                 self.begin_task(session, drive, under_way=urgent)
             return

@@ -39,7 +39,7 @@ def excerpt(value: object) -> str:
     """The repr of a value for an error message, cut short; never raises."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001  an error about a bad value must not fail because the value is bad
+    except Exception:  # an error about a bad value must not fail because the value is bad
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
 

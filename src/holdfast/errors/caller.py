@@ -878,7 +878,7 @@ class ModelUnknown(UsageError):
     """No model has this name."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        from difflib import get_close_matches  # noqa: PLC0415  only where a name is wrong
+        from difflib import get_close_matches  # only where a name is wrong
 
         close = get_close_matches(name.partition(":")[0], known, n=1) if ":" in name else []
         meant = f"did you mean '{close[0]}:{name.partition(':')[2]}'? " if close else ""

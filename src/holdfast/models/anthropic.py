@@ -712,7 +712,7 @@ class AnthropicReader(ResponseReader):
             self.ignored += 1
         return []
 
-    def _add_text(self, block: _AnthropicBlock, words: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
+    def _add_text(self, block: _AnthropicBlock, words: Any) -> list[StreamEvent]:  # any JSON value
         if not isinstance(words, str):
             return []
         if self._joiner.active:
@@ -760,7 +760,7 @@ class AnthropicReader(ResponseReader):
         self._details = as_dict(fields.get("stop_details")) or self._details
         self._container = as_text(as_dict(fields.get("container")).get("id")) or self._container
 
-    def _update_usage(self, usage: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
+    def _update_usage(self, usage: Any) -> list[StreamEvent]:  # any JSON value
         """Merge counters, which are totals."""
         news = {name: count for name, count in as_dict(usage).items() if count is not None}
         if not news:

@@ -99,11 +99,11 @@ def split_result(
 
 
 def replace_attachments(
-    value: Any,  # noqa: ANN401  any JSON value
+    value: Any,  # any JSON value
     files: Mapping[str, bytes],
     label: Callable[[Attachment], Any],
     depth: int = 0,
-) -> Any:  # noqa: ANN401  any JSON value
+) -> Any:  # any JSON value
     """Replace each file in a value by its label. `depth` is the depth of the value in the result."""
     found = attachment_from(value, files)
     if found is not None:
@@ -118,7 +118,7 @@ def replace_attachments(
     return value
 
 
-def attachment_from(value: Any, files: Mapping[str, bytes]) -> Attachment | None:  # noqa: ANN401  any JSON value
+def attachment_from(value: Any, files: Mapping[str, bytes]) -> Attachment | None:  # any JSON value
     """Return the attachment that a value of a recorded result is, if its bytes are at hand."""
     if isinstance(value, Attachment):
         return value

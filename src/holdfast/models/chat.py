@@ -231,7 +231,7 @@ def allows_strict(schema: object) -> bool:
 
 
 @IdentityCache
-def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # noqa: FBT001  the cache takes positions only
+def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # the cache takes positions only
     made: list[dict[str, Any]] = []
     for tool in tools:
         function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
@@ -613,7 +613,7 @@ class ChatReader(ResponseReader):
             self._update_usage(chunk.usage, events)
         return events
 
-    def _begin(self, id: Any, model: Any, created: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  any JSON value
+    def _begin(self, id: Any, model: Any, created: Any, events: list[StreamEvent]) -> None:  # any JSON value
         if not self._started:
             self._started = True
             self._model = as_text(model)[:_MAX_NAME] or self._model
@@ -942,7 +942,7 @@ def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
     return last.get("id") is None or detail.get("id") is None or last["id"] == detail["id"]
 
 
-def _thought_text(thought: Any) -> str:  # noqa: ANN401  any JSON value
+def _thought_text(thought: Any) -> str:  # any JSON value
     """Return the text of a thought: a string, an object with a text, or a list of such objects."""
     if isinstance(thought, str):
         return thought

@@ -76,14 +76,14 @@ class Credentials:
 
 async def call_host_function(function: Callable[[], object], gives: str, limit: float, *, kind: str) -> object:
     """Return what a function of the host gives, sync or async, within `limit` seconds."""
-    import asyncio  # noqa: PLC0415  the command line lists endpoints without an event loop
+    import asyncio  # the command line lists endpoints without an event loop
 
     timeout = asyncio.timeout(limit)
     try:
         async with timeout:
             given = function()
             return await given if inspect.isawaitable(given) else given
-    except Exception as error:  # noqa: BLE001  a function of the host
+    except Exception as error:  # a function of the host
         failed = f"took longer than {limit:g} s" if timeout.expired() else f"failed with {type(error).__name__}"
     # Raised outside of the handler, because the function's own exception may hold secrets.
     raise ModelError(f"the function that gives {gives} {failed}", kind=kind)
@@ -91,7 +91,7 @@ async def call_host_function(function: Callable[[], object], gives: str, limit: 
 
 async def _call_token_provider(token: Callable[[], object]) -> object:
     """Call a token provider. One that is not async may block on the network, so it runs in a thread."""
-    from asyncio import to_thread  # noqa: PLC0415  the command line lists endpoints without an event loop
+    from asyncio import to_thread  # the command line lists endpoints without an event loop
 
     given = token() if inspect.iscoroutinefunction(token) else await to_thread(token)
     return await given if inspect.isawaitable(given) else given

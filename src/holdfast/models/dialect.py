@@ -201,7 +201,7 @@ class IdentityCache(Generic[T]):
         # An entry keeps its arguments alive, so no other objects can get their identities.
         self._entries: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
-    def __call__(self, *values: Any) -> T:  # noqa: ANN401  the arguments of `make`
+    def __call__(self, *values: Any) -> T:  # the arguments of `make`
         """Return `make(*values)`."""
         key = tuple(map(id, values))
         found = self._entries.get(key)

@@ -176,7 +176,7 @@ def _known(
     *keys: str,
     dialect: str = "chat",
     flags: str = "",
-    **fields: Any,  # noqa: ANN401
+    **fields: Any,
 ) -> KnownEndpoint:
     """Describe an endpoint. `flags` is a list of words."""
     words = frozenset(flags.split())

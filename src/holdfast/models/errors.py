@@ -118,7 +118,7 @@ def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> Mode
     return add_response_headers(error, {**headers, **limits}, report.retry_after)
 
 
-def classify_stream_error(said: Any) -> ModelError:  # noqa: ANN401  any JSON value
+def classify_stream_error(said: Any) -> ModelError:  # any JSON value
     """Turn an error inside a response into a `ModelError`."""
     report = _read_report(said)
     message = report.message or "the provider ended the reply with an error"
@@ -168,7 +168,7 @@ def _first(patterns: tuple[tuple[re.Pattern[str], str], ...], text: str) -> str 
     return next((kind for pattern, kind in patterns if pattern.search(text)), None)
 
 
-def _read_report(said: Any) -> _Report:  # noqa: ANN401  any JSON value
+def _read_report(said: Any) -> _Report:  # any JSON value
     if isinstance(said, list):
         items = cast("list[Any]", said)
         said = next((item for item in items if as_dict(item).get("error")), items[0] if items else "")
@@ -202,7 +202,7 @@ def _read_report(said: Any) -> _Report:  # noqa: ANN401  any JSON value
     return _Report(message, words, status, asked, clip_text(next(filter(None, ids), ""), 200) or None, limits)
 
 
-def _status(code: Any) -> int | None:  # noqa: ANN401  any JSON value
+def _status(code: Any) -> int | None:  # any JSON value
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
         code = int(code)
     return code if type(code) is int and 400 <= code < 600 else None

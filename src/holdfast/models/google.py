@@ -536,7 +536,7 @@ def _usage(counts: dict[str, Any]) -> Usage:
     )
 
 
-def _count(value: Any) -> int:  # noqa: ANN401  any JSON value
+def _count(value: Any) -> int:  # any JSON value
     """Read a count. Large ones may come as text."""
     if value is None:
         return 0
@@ -605,7 +605,7 @@ class GoogleCall:
         self._path = ""
         self._pieces = []
 
-    def _put(self, path: str, value: Any) -> None:  # noqa: ANN401  any JSON value
+    def _put(self, path: str, value: Any) -> None:  # any JSON value
         steps = _parse_path(path)
         if not steps or not _insert(self._arguments, steps, value):
             self._malformed = clip_text(f"{path}: {value}")
@@ -626,7 +626,7 @@ def _parse_path(path: str) -> list[str | int]:
     return steps if position == len(path) else []
 
 
-def _insert(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  # noqa: ANN401  any JSON value
+def _insert(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  # any JSON value
     """Set `value` at a path; False if the path does not fit. Lists grow by one element at a time."""
     here: Any = root
     for step, follows in zip(steps, [*steps[1:], None], strict=True):
@@ -649,7 +649,7 @@ def _insert(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  
     return True
 
 
-def _append_text(before: Any, value: Any) -> Any:  # noqa: ANN401  any JSON value
+def _append_text(before: Any, value: Any) -> Any:  # any JSON value
     """Continue a string that was interrupted by another value."""
     return before + value if isinstance(before, str) and isinstance(value, str) else value
 

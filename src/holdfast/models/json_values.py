@@ -25,22 +25,22 @@ _decode: Final[Callable[[bytes | str], Any]] = msgspec.json.Decoder().decode
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-def as_dict(value: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
+def as_dict(value: Any) -> dict[str, Any]:  # any JSON value
     """Return an object as it is, anything else as an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def as_list(value: Any) -> list[Any]:  # noqa: ANN401  any JSON value
+def as_list(value: Any) -> list[Any]:  # any JSON value
     """Return an array as it is, anything else as an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def as_text(value: Any) -> str:  # noqa: ANN401  any JSON value
+def as_text(value: Any) -> str:  # any JSON value
     """Return a string as it is, anything else as an empty one."""
     return value if isinstance(value, str) else ""
 
 
-def token_count(value: Any) -> int:  # noqa: ANN401  any JSON value
+def token_count(value: Any) -> int:  # any JSON value
     """Read a count of tokens; 0 for anything that is not a number.
 
     An impossible count is a `ModelError`: believed, it would use up every budget, or refund some.
@@ -56,7 +56,7 @@ def token_count(value: Any) -> int:  # noqa: ANN401  any JSON value
     raise ModelError(f"the provider counted {words} tokens, which can't be true", kind="bad_usage")
 
 
-def unix_seconds(value: Any) -> int:  # noqa: ANN401  any JSON value
+def unix_seconds(value: Any) -> int:  # any JSON value
     """Read a time in whole seconds; 0 for anything else."""
     return value if type(value) is int and 0 <= value <= _MAX_SECONDS else 0
 
@@ -74,14 +74,14 @@ def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str | None]:
     return (cast("dict[str, Any]", value), None) if isinstance(value, dict) else (None, text)
 
 
-def arguments_from_value(value: Any) -> tuple[dict[str, Any] | None, str | None]:  # noqa: ANN401  any JSON value
+def arguments_from_value(value: Any) -> tuple[dict[str, Any] | None, str | None]:  # any JSON value
     """Like `parse_arguments`, for providers that send a value instead of its text."""
     if value is None or isinstance(value, dict):
         return as_dict(value), None
     return parse_arguments(value) if isinstance(value, str) else (None, to_json(value))
 
 
-def to_json(value: Any) -> str:  # noqa: ANN401  any JSON value
+def to_json(value: Any) -> str:  # any JSON value
     """Write a value as JSON for people; empty if it has no JSON form or is nested too deeply."""
     try:
         return encode_json(value).decode()
@@ -89,14 +89,14 @@ def to_json(value: Any) -> str:  # noqa: ANN401  any JSON value
         return ""
 
 
-def clip_text(text: Any, limit: int = 1_000) -> str:  # noqa: ANN401  any JSON value
+def clip_text(text: Any, limit: int = 1_000) -> str:  # any JSON value
     """Make a provider's text printable and at most `limit` characters long."""
     words = text if isinstance(text, str) else str(text)
     words = words.encode("utf-8", "backslashreplace").decode()
     return words if len(words) <= limit else f"{words[:limit]}..."
 
 
-def parse_json(data: bytes) -> Any:  # noqa: ANN401  any JSON value
+def parse_json(data: bytes) -> Any:  # any JSON value
     """Parse a whole JSON text. Lone surrogates and invalid bytes become U+FFFD."""
     try:
         return _decode(data)
@@ -104,7 +104,7 @@ def parse_json(data: bytes) -> Any:  # noqa: ANN401  any JSON value
         return repair_surrogates(_parse_leniently(data))
 
 
-def _parse_leniently(data: bytes) -> Any:  # noqa: ANN401  any JSON value
+def _parse_leniently(data: bytes) -> Any:  # any JSON value
     """Parse JSON with lone surrogates in it. Slow: for data that the strict parser has refused."""
     try:
         return json.loads(data.decode("utf-8-sig", "replace"), parse_constant=_refuse_number, parse_float=_parse_float)
@@ -121,7 +121,7 @@ def _parse_float(text: str) -> float:
     return number if math.isfinite(number) else _refuse_number(text)
 
 
-def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401  any JSON value
+def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:  # any JSON value
     """Replace lone surrogates in a value by U+FFFD, except in the texts of `growing` fields."""
     try:
         return _repair(value, growing)
@@ -129,7 +129,7 @@ def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:
         raise bad_frame("what came is nested too deeply") from None
 
 
-def _repair(value: Any, growing: frozenset[str]) -> Any:  # noqa: ANN401  any JSON value
+def _repair(value: Any, growing: frozenset[str]) -> Any:  # any JSON value
     if isinstance(value, str):
         return _join_surrogates(value)
     if isinstance(value, list):
@@ -165,14 +165,14 @@ class SurrogateJoiner:
         """True if a frame had half a character. Before that, hot paths need not call `join`."""
         self._waiting: dict[Hashable, str] = {}
 
-    def parse(self, data: bytes) -> Any:  # noqa: ANN401  any JSON value
+    def parse(self, data: bytes) -> Any:  # any JSON value
         """Parse a frame. Texts in growing fields may have lone surrogates, and have to go through `join`."""
         try:
             return _decode(data)
         except JSON_ERRORS:
             return self.parse_leniently(data)
 
-    def parse_leniently(self, data: bytes) -> Any:  # noqa: ANN401  any JSON value
+    def parse_leniently(self, data: bytes) -> Any:  # any JSON value
         """Parse a frame that the caller's own strict parser has refused."""
         value = repair_surrogates(_parse_leniently(data), self._growing)
         self.active = True
@@ -192,12 +192,12 @@ class SurrogateJoiner:
         """Return U+FFFD if a half still waits at `place`, else nothing."""
         return "\ufffd" if self._waiting.pop(place, None) else ""
 
-    def repair(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
+    def repair(self, value: Any) -> Any:  # any JSON value
         """Repair a value that is kept as it came, though its fields are named like growing ones."""
         return repair_surrogates(value) if self.active else value
 
 
-def to_text(value: Any) -> str:  # noqa: ANN401  any JSON value
+def to_text(value: Any) -> str:  # any JSON value
     """Return a text as it is, any other value as JSON."""
     return value if isinstance(value, str) else encode_json(value).decode()
 

@@ -167,7 +167,7 @@ def _known_rates(name: str, length: int, at: datetime | None) -> _Rates | None:
         return None
     price = model.prices
     if isinstance(price, list):
-        from datetime import UTC, datetime  # noqa: PLC0415
+        from datetime import UTC, datetime
 
         price = model.get_prices(at or datetime.now(UTC))
 
@@ -221,7 +221,7 @@ def _find_model(name: str) -> ModelInfo | None:
 @cache
 def _price_data() -> _PriceData | None:
     try:
-        from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415  heavy, and an extra
+        from genai_prices.data_snapshot import get_snapshot  # heavy, and an extra
     except ImportError:
         return None
     return _PriceData(get_snapshot)

@@ -195,7 +195,7 @@ def request_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -
     return found
 
 
-def json_differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  any JSON values
+def json_differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str]:  # any JSON values
     """Describe how two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(asked, dict):
         was, now = cast("dict[str, Any]", recorded), cast("dict[str, Any]", asked)
@@ -241,7 +241,7 @@ def _matches_redacted(recorded: str, asked: str) -> bool:
     return True
 
 
-def _clip(value: Any) -> str:  # noqa: ANN401
+def _clip(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
@@ -335,7 +335,7 @@ class ReplayingTransport:
         """Number of exchanges that were not replayed yet."""
         return len(self._exchanges) - self._served
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:  # noqa: ARG002  part of the protocol
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
         """Return the next recorded response. Raises `RecordingDiffers` or `RecordingEnded`."""
         number = self._served + 1
         if not self.left:

@@ -156,7 +156,7 @@ class RecordingRedactor:
             data = redactor.bytes(data)
         return data
 
-    def json(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
+    def json(self, value: Any) -> Any:  # any JSON value
         """Redact a JSON value of a reply. Its field names are the provider's: names count only in arguments."""
         if isinstance(value, str):
             return self.text(value)
@@ -171,17 +171,17 @@ class RecordingRedactor:
             }
         return value
 
-    def arguments(self, value: Any) -> Any:  # noqa: ANN401
+    def arguments(self, value: Any) -> Any:
         """Redact the arguments of a call, as JSON or as its text, and remember their secret fields."""
         for secret in _named_secrets(value):
             self._remember(secret, named=True)
         return self._clean(value, self.text)
 
-    def request(self, value: Any) -> Any:  # noqa: ANN401
+    def request(self, value: Any) -> Any:
         """Redact a JSON value of a request, with its secret fields."""
         return self._clean(value, lambda text: self.text(_ADDRESS.sub(_redact_address, text)))
 
-    def _clean(self, value: Any, plain: Callable[[str], str], inside: str = "") -> Any:  # noqa: ANN401
+    def _clean(self, value: Any, plain: Callable[[str], str], inside: str = "") -> Any:
         """Redact a JSON value and its secret fields; it is the field `inside` of its parent."""
         if isinstance(value, str):
             return self._clean_text(value, plain)
@@ -221,7 +221,7 @@ def _merge_spans(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, 
     return apart
 
 
-def _format_like(clean: Any, inner: Any, text: str) -> str:  # noqa: ANN401
+def _format_like(clean: Any, inner: Any, text: str) -> str:
     """Write a JSON value in the format of `text`, the text of `inner`: a part of it may be redacted elsewhere."""
     for separators in _LAYOUTS:
         for escaped in (False, True):
@@ -254,7 +254,7 @@ def _fields(fields: Mapping[str, Any], inside: str) -> Iterator[tuple[str, Any, 
         yield name, cast("Any", item), is_secret, "" if in_schema else name
 
 
-def _blank(value: Any) -> Any:  # noqa: ANN401
+def _blank(value: Any) -> Any:
     """Redact all values, and keep the shape."""
     if isinstance(value, list):
         return [_blank(item) for item in cast("list[Any]", value)]
@@ -263,7 +263,7 @@ def _blank(value: Any) -> Any:  # noqa: ANN401
     return value if value is None or value == "" or isinstance(value, bool) else REDACTED
 
 
-def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:  # noqa: ANN401
+def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:
     """Yield the texts of secret fields."""
     if isinstance(value, list):
         for item in cast("list[Any]", value):
@@ -275,7 +275,7 @@ def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:  # noqa: ANN4
         yield from _named_secrets(parse_container(value))
 
 
-def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401
+def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -390,7 +390,7 @@ def _frames(lines: Sequence[str]) -> Iterator[_SseFrame]:
 
 
 def _find_strings(
-    value: Any,  # noqa: ANN401  any JSON value
+    value: Any,  # any JSON value
     path: tuple[str | int, ...],
     numbers: tuple[tuple[str, Any], ...],
 ) -> Iterator[tuple[_StringPlace, _Piece]]:

@@ -64,7 +64,7 @@ def model(
     if not isinstance(name, str):
         _refuse_options(name, options, "a name")
         if isinstance(name, list | tuple):
-            from holdfast.models.fallback import Fallback  # noqa: PLC0415  loaded on first use
+            from holdfast.models.fallback import Fallback  # loaded on first use
 
             return Fallback([model(one) for one in cast("Sequence[str | Model]", name)])
         if not isinstance(name, Model):
@@ -75,12 +75,12 @@ def model(
     if provider in _makers:
         _refuse_options(name, options, "an endpoint")
         return _makers[provider](rest)
-    from holdfast.models.dialect import NO_STREAM  # noqa: PLC0415  loaded on first use
-    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415
-    from holdfast.models.http import HttpModel  # noqa: PLC0415
-    from holdfast.models.limits import CallLimits  # noqa: PLC0415
-    from holdfast.models.retry import Retry  # noqa: PLC0415
-    from holdfast.models.transport import Timeouts  # noqa: PLC0415
+    from holdfast.models.dialect import NO_STREAM  # loaded on first use
+    from holdfast.models.endpoints import resolve_endpoint
+    from holdfast.models.http import HttpModel
+    from holdfast.models.limits import CallLimits
+    from holdfast.models.retry import Retry
+    from holdfast.models.transport import Timeouts
 
     endpoint = resolve_endpoint(
         provider,
@@ -130,7 +130,7 @@ def load_dialect(name: str) -> Dialect:
 
 def check_model_name(name: str, *, own: bool = False) -> None:
     """Raise `ModelUnknown` for an unknown provider. The endpoint of a user (`own`) may have any name."""
-    from holdfast.models.endpoints import ENDPOINTS  # noqa: PLC0415  loaded on first use
+    from holdfast.models.endpoints import ENDPOINTS  # loaded on first use
 
     provider, colon, rest = name.partition(":")
     if not provider or not colon or not rest or not (own or provider in _makers or provider in ENDPOINTS):

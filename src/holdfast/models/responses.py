@@ -169,7 +169,7 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
     return {name: value for name, value in (fields | extra).items() if value is not None and value != []}
 
 
-def _merged(ours: dict[str, Any] | None, theirs: Any) -> Any:  # noqa: ANN401  any JSON value
+def _merged(ours: dict[str, Any] | None, theirs: Any) -> Any:  # any JSON value
     return ours | as_dict(theirs) if ours and isinstance(theirs, dict) else theirs or ours
 
 
@@ -185,7 +185,7 @@ def context_management(endpoint: Endpoint, model: str, at: int) -> list[dict[str
 
 
 @IdentityCache
-def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # noqa: FBT001  the cache takes positions only
+def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # the cache takes positions only
     made: list[Item] = []
     for tool in tools:
         parameters = tool.parameters or {"type": "object", "properties": {}}
@@ -303,7 +303,7 @@ def _input_text(text: str) -> Item:
     return {"type": "input_text", "text": text}
 
 
-def _is_sendable(replay: Any) -> bool:  # noqa: ANN401  any JSON value
+def _is_sendable(replay: Any) -> bool:  # any JSON value
     """True if an item can go back: reasoning only with its content, since the provider stores none."""
     if not isinstance(replay, dict):
         return True
@@ -341,13 +341,13 @@ def _message_item(own: Item, words: Iterable[Text | Refusal | Attachment]) -> It
     return {**(own or {"type": "message"}), "role": "assistant", "content": said}
 
 
-def item_in(value: Any) -> Item | None:  # noqa: ANN401  any JSON value
+def item_in(value: Any) -> Item | None:  # any JSON value
     """Return an item, or None if it has no type."""
     found = as_dict(value)
     return found if isinstance(found.get("type"), str) else None
 
 
-def items_in(value: Any) -> list[Item]:  # noqa: ANN401  any JSON value
+def items_in(value: Any) -> list[Item]:  # any JSON value
     """Return the items in an array that have a type."""
     return [item for item in map(item_in, as_list(value)) if item is not None]
 
@@ -855,7 +855,7 @@ class TextPieces:
         return [place for place in dict.fromkeys((key, id or key)) if place in self._kept]
 
 
-def _has_text(value: Any) -> bool:  # noqa: ANN401  any JSON value
+def _has_text(value: Any) -> bool:  # any JSON value
     if isinstance(value, list):
         parts = [as_dict(part) for part in cast("list[Any]", value)]
         return any(part.get("text") or part.get("refusal") for part in parts)
@@ -898,7 +898,7 @@ def parse_response(data: bytes | msgspec.Raw) -> ResponseBody:
         raise bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
 
 
-def _usage(value: Any) -> Usage:  # noqa: ANN401  any JSON value
+def _usage(value: Any) -> Usage:  # any JSON value
     usage = as_dict(value)
     asked, answered = as_dict(usage.get("input_tokens_details")), as_dict(usage.get("output_tokens_details"))
     read, written = token_count(asked.get("cached_tokens")), token_count(asked.get("cache_write_tokens"))

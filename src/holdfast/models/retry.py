@@ -73,7 +73,7 @@ def check_seconds(what: str, value: object, *, above: bool = False) -> float:
 # ---- the decision ----
 
 
-def is_retryable(error: ModelError, advice: bool | None = None) -> bool:  # noqa: FBT001  from `retry_advice`
+def is_retryable(error: ModelError, advice: bool | None = None) -> bool:  # from `retry_advice`
     """True if the same request may succeed later. `advice` is the provider's own statement, if it made one."""
     if advice is False or error.kind in FINAL_KINDS:
         return False

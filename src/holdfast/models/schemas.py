@@ -38,7 +38,7 @@ COMMON_STRICT_KEYWORDS: Final = frozenset(
 """Accepted by every API that has strict schemas."""
 
 
-def fits_strict(schema: Any, rules: StrictSchemaRules) -> bool:  # noqa: ANN401  any JSON value
+def fits_strict(schema: Any, rules: StrictSchemaRules) -> bool:  # any JSON value
     """True if `schema` obeys the rules: closed objects, all properties required, known keywords only."""
     if as_dict(schema).get("type") != "object":
         return False
@@ -46,7 +46,7 @@ def fits_strict(schema: Any, rules: StrictSchemaRules) -> bool:  # noqa: ANN401 
     return _obeys(schema, rules, 0, properties) and properties[0] <= rules.properties
 
 
-def _obeys(schema: Any, rules: StrictSchemaRules, depth: int, properties: list[int]) -> bool:  # noqa: ANN401
+def _obeys(schema: Any, rules: StrictSchemaRules, depth: int, properties: list[int]) -> bool:
     if not isinstance(schema, dict) or depth > rules.depth:
         return False
     node = cast("dict[str, Any]", schema)
@@ -101,7 +101,7 @@ def narrow_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
     return None if made.get("type") != "object" or _is_circular(schema) else made
 
 
-def _narrow_node(schema: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
+def _narrow_node(schema: Any) -> dict[str, Any]:  # any JSON value
     node = as_dict(schema)
     kinds = node.get("type")
     if isinstance(kinds, list):
@@ -152,7 +152,7 @@ def _is_circular(schema: dict[str, Any]) -> bool:
     return not named.keys() <= known or not set(_references(schema)) <= known
 
 
-def _references(node: Any) -> list[str]:  # noqa: ANN401  any JSON value
+def _references(node: Any) -> list[str]:  # any JSON value
     if isinstance(node, list):
         return [found for item in cast("list[Any]", node) for found in _references(item)]
     found = [inner for value in as_dict(node).values() for inner in _references(value)]

@@ -126,7 +126,7 @@ def _rooted_condition(asked: object, folder: str) -> object:
     return {**table, "within": _rooted(table["within"], folder)}
 
 
-def _rooted(roots: object, folder: str) -> Any:  # noqa: ANN401  what is no path is complained about elsewhere
+def _rooted(roots: object, folder: str) -> Any:  # what is no path is complained about elsewhere
     if isinstance(roots, list):
         return [_rooted(root, folder) for root in cast("list[object]", roots)]
     if not isinstance(roots, str) or not roots or roots.startswith("~"):

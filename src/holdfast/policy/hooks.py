@@ -118,7 +118,7 @@ class HookCall:
         """The call is made with these arguments. The policy judges them, not the old ones."""
         return Replace(arguments)
 
-    def answer(self, value: Any) -> Answer:  # noqa: ANN401  any JSON value
+    def answer(self, value: Any) -> Answer:  # any JSON value
         """The call is not made; this is its result."""
         return Answer(value)
 

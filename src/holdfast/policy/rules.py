@@ -161,7 +161,7 @@ _USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.
 
 def read_url(url: str) -> Url | str:
     """A URL with its host in the one canonical form; or, as text, why it can't be read."""
-    from holdfast.toolkits.web.urls import UrlInvalid, parse_url  # noqa: PLC0415
+    from holdfast.toolkits.web.urls import UrlInvalid, parse_url
 
     try:
         return parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
@@ -171,7 +171,7 @@ def read_url(url: str) -> Url | str:
 
 def parse_host_rule(text: str) -> HostRule:
     """The hosts that `text` means, or `PolicyInvalid`."""
-    from holdfast.toolkits.web.urls import HostRule, parse_host, parse_ipv4  # noqa: PLC0415
+    from holdfast.toolkits.web.urls import HostRule, parse_host, parse_ipv4
 
     below = text.startswith("*.")
     try:
@@ -222,7 +222,7 @@ def _unclear(why: str) -> Finding:
     return Finding("unclear", why)
 
 
-def _said(answer: bool) -> Finding:  # noqa: FBT001  it is what was found
+def _said(answer: bool) -> Finding:  # it is what was found
     return YES if answer else NO
 
 
@@ -396,7 +396,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         try:
             # A copy, so that no predicate can change what runs.
             answer: object = self.predicate(Call(subject.tool, copy.deepcopy(dict(subject.args)), subject.family))
-        except Exception as error:  # noqa: BLE001  it is code of others, and whatever it raises denies
+        except Exception as error:  # it is code of others, and whatever it raises denies
             asked = Finding("failed", f"its predicate raised {type(error).__name__}: {str(error)[:MAX_WHY]}")
         else:
             if iscoroutine(answer):
@@ -558,13 +558,13 @@ class Policy:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
         """The policy that a file holds. Folders in it begin at the folder of the file."""
-        from holdfast.policy.files import load_policy  # noqa: PLC0415  it is made of policies
+        from holdfast.policy.files import load_policy  # it is made of policies
 
         return load_policy(path)
 
     def dumps(self) -> str:
         """The policy as the text of a file; `PolicyUnwritable` where a predicate can't be written."""
-        from holdfast.policy.files import format_policy  # noqa: PLC0415
+        from holdfast.policy.files import format_policy
 
         return format_policy(self)
 
@@ -684,7 +684,7 @@ def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -
             continue
         if any(tools.specificity(subject) is not None for subject in subjects):
             continue
-        from difflib import get_close_matches  # noqa: PLC0415  only where a name may be wrong
+        from difflib import get_close_matches  # only where a name may be wrong
 
         others = {subject.tool: subject for subject in subjects if subject.tool not in named}
         close = get_close_matches(tools.name, others, n=1)

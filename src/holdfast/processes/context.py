@@ -84,7 +84,7 @@ class Child:
     def __repr__(self) -> str:
         return f"Child({self.id!r})"
 
-    async def result(self) -> Any:  # noqa: ANN401  whatever the function gave
+    async def result(self) -> Any:  # whatever the function gave
         """Its result, as soon as it has ended. Nothing is held in memory meanwhile."""
         return await self._context._child_result(self.id)  # noqa: SLF001
 
@@ -110,7 +110,7 @@ class Awaited(Deferred[Any]):
         super().__init__(key, due, wait)
         self._context = context
 
-    async def answer(self, *, returns: type[Any] | None = None) -> Any:  # noqa: ANN401  whatever was answered
+    async def answer(self, *, returns: type[Any] | None = None) -> Any:  # whatever was answered
         """The answer for the key, as soon as it comes. Nothing is held in memory meanwhile.
 
         Raises `WaitExpired` when no answer came in time, `WaitFailed` when the answer is an error.
@@ -188,7 +188,7 @@ class ProcessContext:
         repeat: Repeat = Repeat.KEYED,
         returns: type[Any] | None = None,
         at: tuple[EffectScope, str] | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Perform an effect under the next key for `name`, or under the one in `at`."""
         place, key = self._next_key(name) if at is None else at
         performer, waits, outer = self._performer, self._waits, _current_step.get()
@@ -211,7 +211,7 @@ class ProcessContext:
         repeat: Repeat = Repeat.KEYED,
         returns: type[Any] | None = None,
         **kwargs: object,
-    ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
+    ) -> Any:  # whatever the function gives, after its way through JSON
         """Call `function(*args, **kwargs)` once and record its result.
 
         A step that was interrupted runs again with the same `idempotency_key`, unless `repeat` is `Repeat.NEVER`: then
@@ -221,7 +221,7 @@ class ProcessContext:
         if not callable(function):
             raise errors.InvalidArgument("function", function, "something to call")
 
-        async def call(key: str) -> Any:  # noqa: ANN401
+        async def call(key: str) -> Any:
             _current_step.set(key)
             if inspect.iscoroutinefunction(function):
                 return await function(*args, **kwargs)
@@ -233,8 +233,8 @@ class ProcessContext:
         wanted = None if returns is not None else return_type(function)
         return value if wanted is None else as_declared(value, wanted)
 
-    async def _sample(self, what: str, take: Callable[[], Any]) -> Any:  # noqa: ANN401  of what it takes
-        async def call(_: str) -> Any:  # noqa: ANN401
+    async def _sample(self, what: str, take: Callable[[], Any]) -> Any:  # of what it takes
+        async def call(_: str) -> Any:
             return take()
 
         return await self._effect("sample", what, what, None, call, Repeat.FREE)
@@ -284,7 +284,7 @@ class ProcessContext:
 
     async def wait(
         self, name: str, timeout: timedelta | float | None = None, *, returns: type[Any] | None = None
-    ) -> Any:  # noqa: ANN401  whatever was signalled
+    ) -> Any:  # whatever was signalled
         """The next signal called `name`, also one that came before; `WaitExpired` when none comes in time."""
         performer = self._performer
         deadline = None if timeout is None else performer.now() + milliseconds(timeout)
@@ -330,7 +330,7 @@ class ProcessContext:
         due: int = await self._effect("process", _DEFER, _DEFER, {"ms": span}, call, at=(place, key))
         return Awaited(self._store.wait_token(journal, name), due, name, self)
 
-    async def _deferral_answer(self, name: str, due: int, returns: type[Any] | None) -> Any:  # noqa: ANN401
+    async def _deferral_answer(self, name: str, due: int, returns: type[Any] | None) -> Any:
         check_returns(returns)
         place, key = self._next_key(_ANSWER)
         ask = self._performer.request(key, "process", name, None)
@@ -435,7 +435,7 @@ class ProcessContext:
 
     # ---- other processes, and agents ---------------------------------------------------------------------------------
 
-    async def start(self, process: AnyProcess | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:  # noqa: ANN401
+    async def start(self, process: AnyProcess | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:
         """Start another process, once."""
         made, own = self._processes.procedure(process), self._state.registration
         depth = 1 + (0 if own is None else own.depth)
@@ -480,7 +480,7 @@ class ProcessContext:
             spawn(stop_if_cancelled())
             raise
 
-    async def _child_result(self, id: str) -> Any:  # noqa: ANN401  what the child gave
+    async def _child_result(self, id: str) -> Any:  # what the child gave
         place, key = self._next_key("result")
         ask = self._performer.request(key, "process", "await", {"id": id})
         source = ChildWait(self._store, keys.process_journal(id), self._processes)
@@ -498,7 +498,7 @@ class ProcessContext:
         await self._effect("process", "cancel", "cancel", {"id": id, "reason": reason}, call)
 
     async def _child_line(self, id: str) -> ProcessLine:
-        async def call(_: str) -> Any:  # noqa: ANN401
+        async def call(_: str) -> Any:
             return msgspec.to_builtins(await self._processes.line(id))
 
         told = await self._effect("process", "status", "status", {"id": id}, call, Repeat.FREE)
@@ -522,7 +522,7 @@ class ProcessContext:
         *,
         session: str | None = None,
         deadline: timedelta | float | None = None,
-    ) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+    ) -> Any:  # text, or a value of the agent's output
         """Ask an agent, in a session of its own unless you name one, and wait for its answer.
 
         The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
@@ -543,7 +543,7 @@ class ProcessContext:
         async def stop(sent: AwaitedTurn) -> None:
             await self._processes.stop_turn(sent.session, sent.input, f"the process {self.id} was cancelled")
 
-        async def call(_: str) -> Any:  # noqa: ANN401
+        async def call(_: str) -> Any:
             return msgspec.to_builtins(await self._begin_elsewhere(spawn(send()), stop))
 
         body = {"agent": name, "prompt": prompt, "session": session}
@@ -571,9 +571,9 @@ class ProcessContext:
         model: Model | str,
         prompt: str,
         *,
-        output: Any = None,  # noqa: ANN401  a type or a schema
+        output: Any = None,  # a type or a schema
         instructions: str = "",
-    ) -> Any:  # noqa: ANN401  text, or a value of the type that was asked for
+    ) -> Any:  # text, or a value of the type that was asked for
         """Ask a model once, without a conversation. The reply is recorded with its usage."""
         question = CompletionRequest(model, prompt, output, instructions)
         place, key = self._next_key(MODEL_CALL_NAME)

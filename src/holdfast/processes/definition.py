@@ -71,14 +71,14 @@ class ProcessDefinition(Generic[P, R]):
         """The arguments as the function takes them."""
         return self._checked(stored)[0]
 
-    def _bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401
+    def _bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise ProcessInvalid(self.name, f"it can't be called like that: {error}") from None
 
     def _checked(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        from pydantic import ValidationError  # noqa: PLC0415  only where it is needed
+        from pydantic import ValidationError  # only where it is needed
 
         unknown = sorted(set(arguments) - set(self._parameters))
         if unknown:
@@ -106,7 +106,7 @@ class ProcessDefinition(Generic[P, R]):
 
     @cached_property
     def _shape(self) -> type[BaseModel]:
-        from pydantic import ConfigDict, Field, PydanticUserError, create_model  # noqa: PLC0415
+        from pydantic import ConfigDict, Field, PydanticUserError, create_model
 
         fields: dict[str, Any] = {}
         for n, (name, parameter) in enumerate(self._signature.parameters.items()):
@@ -120,7 +120,7 @@ class ProcessDefinition(Generic[P, R]):
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        from holdfast.processes.context import ProcessContext  # noqa: PLC0415  it needs the runtime
+        from holdfast.processes.context import ProcessContext  # it needs the runtime
 
         names = {"ProcessContext": ProcessContext, "hf": holdfast, "holdfast": holdfast}
         names |= getattr(inspect.unwrap(self.function), "__globals__", {})

@@ -88,7 +88,7 @@ class ProcessDrive(JournalDrive):
         if self._body is not None:
             self._body.cancel()
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:  # noqa: ARG002
+    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         self._state = await read_process(self._store, self.session)
         self._ledger.note = self._state.note
         if self._state.over or not self._state.registered:
@@ -104,7 +104,7 @@ class ProcessDrive(JournalDrive):
     async def _after_end(self) -> None:
         """Do what is left to do for a process that has ended."""
 
-    async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
         """Take in a request to cancel the process. The first one counts."""
         for found in pending:
             if found.key == CANCEL_KEY and self._interruption is None:
@@ -281,7 +281,7 @@ class FunctionDrive(ProcessDrive):
 
     async def _call(
         self, performer: Performer, waits: ProcessWaits, made: Registration, procedure: AnyProcess | None
-    ) -> Any:  # noqa: ANN401  whatever the function gives
+    ) -> Any:  # whatever the function gives
         root = performer.root()
         current_scope.set(root)
         if made.recovery == "external":

@@ -158,7 +158,7 @@ def process_line(state: ProcessState) -> ProcessLine:
 def process_event(journal: str, seq: int, record: records.Record) -> ProcessEvent:
     """The event that a record stands for."""
 
-    def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
+    def event(what: str, **told: Any) -> ProcessEvent:
         return ProcessEvent(process=keys.process_id_of(journal), seq=seq, at=record.at, what=what, **told)
 
     match record:
@@ -349,7 +349,7 @@ async def journal_pages(
     *,
     size: int | None = None,
     before: Journal | None = None,
-    **wanted: Any,  # noqa: ANN401
+    **wanted: Any,
 ) -> AsyncGenerator[list[Journal]]:
     """Journals of durable functions, background calls or triggers, the last changed first."""
     size = store.limits.page if size is None else min(max(size, MIN_PAGE), store.limits.page)

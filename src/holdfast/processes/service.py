@@ -74,7 +74,7 @@ class Process:
     def __repr__(self) -> str:
         return f"Process({self.id!r})"
 
-    async def result(self, *, timeout: float | None = None, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
+    async def result(self, *, timeout: float | None = None, returns: type[Any] | None = None) -> Any:
         """Its result, as soon as it has ended; converted to `returns` if that is set.
 
         `ProcessFailed`, `ProcessCancelled` or `ProcessAbandoned` where it did not complete. A process that can't go on

@@ -310,7 +310,7 @@ class TaskRun:
     def note(self, record: records.Record) -> None:
         self.performer.submit([record], patient=True)
 
-    def progress(self, key: str, note: str | None, fraction: float | None) -> None:  # noqa: ARG002  there is one call
+    def progress(self, key: str, note: str | None, fraction: float | None) -> None:  # there is one call
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # a plain function, in a thread
@@ -515,7 +515,7 @@ class Tasks:
 
     async def _end_status(self, line: Journal) -> str:
         """The status of a task that the store lists as failed: interrupted, or failed if it can't be read."""
-        from holdfast.toolkits.tasks import read_task_summary  # noqa: PLC0415  it loads pydantic
+        from holdfast.toolkits.tasks import read_task_summary  # it loads pydantic
 
         try:
             return (await read_task_summary(self._store, line.id)).status

@@ -177,7 +177,7 @@ class ProcessWaits:
                 raise
             return outcome
 
-    async def halting(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401
+    async def halting(self, work: Awaitable[Any]) -> Any:
         """Await `work`; an error of the store halts the run instead of failing the wait."""
         try:
             return await work
@@ -213,7 +213,7 @@ def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
             raise errors.ProcessFailed(id, told["kind"], told["message"])
 
 
-async def wait_value(performer: Performer, outcome: Outcome, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
+async def wait_value(performer: Performer, outcome: Outcome, returns: type[Any] | None = None) -> Any:
     """The answer of a wait; `WaitEnded` if there is none."""
     if isinstance(outcome, Done):
         return decode_value(await performer.read_value(outcome), returns)
@@ -322,7 +322,7 @@ async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
     }
 
 
-async def process_value(store: Store, state: ProcessState) -> Any:  # noqa: ANN401  whatever the function gave
+async def process_value(store: Store, state: ProcessState) -> Any:  # whatever the function gave
     """The result of a process."""
     if state.blob is None:
         return decode_value(state.value or b"null")

@@ -163,7 +163,7 @@ class Approvals:
 
     # ---- answering ----
 
-    async def _answer(self, id: str, wait: Wait, answer: Approved | Denied, rule: Any) -> None:  # noqa: ANN401
+    async def _answer(self, id: str, wait: Wait, answer: Approved | Denied, rule: Any) -> None:
         value = msgspec.json.decode(msgspec.json.encode(answer))
         settlement = await self._store.answer_wait(wait.journal, wait.name, value, expect_digest=wait.digest, rule=rule)
         if not settlement.won:

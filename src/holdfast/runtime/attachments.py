@@ -66,7 +66,7 @@ class Attachments:
             else:
                 await asyncio.to_thread(_read_file, spool, Path(data))
             if not spool.size:
-                raise InvalidArgument("file", b"", "bytes that are not empty")  # noqa: TRY301  the spool is closed below
+                raise InvalidArgument("file", b"", "bytes that are not empty")  # the spool is closed below
             kind = check_media_type(media_type_of(spool.sample(), media_type, guessed), name)
         except BaseException:
             spool.close()  # ends a thread that still writes to it

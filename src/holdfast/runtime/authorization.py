@@ -387,7 +387,7 @@ class Authorizer:
         error = ErrorInfo(outcome.error.kind, f"{outcome.error.message}\n{note[:2_000]}")
         return replace(outcome, error=error)
 
-    async def _value(self, outcome: Done) -> Any:  # noqa: ANN401  any result of a tool
+    async def _value(self, outcome: Done) -> Any:  # any result of a tool
         return msgspec.json.decode(await self._performer.read_value(outcome))
 
     async def _replaced(self, call: AuthorizedCall, outcome: Done | Failed, value: object) -> Done | Failed:

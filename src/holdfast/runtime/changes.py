@@ -334,7 +334,7 @@ class ChangeFeed:
                 await self._compare(waited)
                 await self.store.changed(version, None)
                 await asyncio.sleep(_POLL_PAUSE)
-        except Exception as error:  # noqa: BLE001  readers must learn of it
+        except Exception as error:  # readers must learn of it
             self._fail(error)
 
     async def _compare(self, waited: list[tuple[str, bool]]) -> None:

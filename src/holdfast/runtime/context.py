@@ -68,7 +68,7 @@ class MirroredMemory:
 
     def memory(self, scope: str, by: str | None = None) -> Memory:
         """The memory of a scope."""
-        from holdfast.memory.handle import Memory  # noqa: PLC0415
+        from holdfast.memory.handle import Memory
 
         return Memory(self._store, scope, by=by, changed=self._changed)
 
@@ -80,7 +80,7 @@ class MirroredMemory:
             self._start(self._path)
 
     def _start(self, path: Path) -> Mirror:
-        from holdfast.memory.mirror import Mirror  # noqa: PLC0415
+        from holdfast.memory.mirror import Mirror
 
         if self._mirror is None:
             self._mirror = Mirror(self._store, memory_folder(path))

@@ -211,7 +211,7 @@ async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, valu
             return
         body = canonical(cast("dict[str, object]", value)["done"])
     if tool is not None:
-        from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
+        from holdfast.tools.schema import check_result  # pydantic only when it is needed
 
         complaint = check_result(tool.function, body)
         if complaint is not None:
@@ -253,7 +253,7 @@ class ResolveTarget:
         if set(arguments) not in ({"key", "value"}, {"key", "error"}, {"answer"}):
             raise TriggerInvalid("resolve", "it takes key= and value=, key= and error=, or answer=")
 
-    async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:  # noqa: ARG002
+    async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
         given: object = arguments["answer"] if "answer" in arguments else dict(arguments)
         fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
         if set(fields) not in ({"key", "value"}, {"key", "error"}):

@@ -169,7 +169,7 @@ class HookRunner:
         """Whether the context must stay as it is."""
         return await self._first_decision("before_compaction", (Deny,), self.turn, messages, tokens)
 
-    async def _first_decision(self, name: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:  # noqa: ANN401
+    async def _first_decision(self, name: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:
         for hooks in self._hooks_with(name):
             decision = await self._decide(hooks, name, kinds, *given)
             if decision is not None:
@@ -181,7 +181,7 @@ class HookRunner:
     def _hooks_with(self, name: str) -> list[Hooks]:
         return [hooks for hooks in self._hooks if overrides(hooks, name)]
 
-    async def _decide(self, hooks: Hooks, where: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:  # noqa: ANN401
+    async def _decide(self, hooks: Hooks, where: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:
         """The decision of a hook. A hook that fails or takes too long denies."""
         try:
             decision = await self._run(hooks, where, given)
@@ -211,7 +211,7 @@ class HookRunner:
                     raise
                 self._report_failure(hooks, name, error)
 
-    async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # noqa: ANN401  whatever it returns
+    async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # whatever it returns
         """Run one hook within its time limit, else raise `HookTimeout`.
 
         The hook runs in a task of its own, so that one that swallows its cancellation can be left behind. Context

@@ -571,7 +571,7 @@ class ModelCaller:
             if held := stream.end():
                 self._show(kind, **dict(fields), **{field: held})
 
-    def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
+    def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:
         self._host.show(kind, self._run, fields)
 
 
@@ -696,7 +696,7 @@ COMPLETE = "complete"
 class CompletionRequest:
     """One request to a model outside of any conversation, and the type of its answer."""
 
-    def __init__(self, model: Model | str, prompt: str, output: Any = None, instructions: str = "") -> None:  # noqa: ANN401
+    def __init__(self, model: Model | str, prompt: str, output: Any = None, instructions: str = "") -> None:
         if not isinstance(model, (str, Model)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise errors.InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
         self.model = named(model)
@@ -727,7 +727,7 @@ class DirectCaller:
         self._hook_runner = hooked
         self._model_hooks = ModelHooks(performer, hooked)
 
-    async def answer(self, place: EffectScope, key: str, question: CompletionRequest) -> Any:  # noqa: ANN401
+    async def answer(self, place: EffectScope, key: str, question: CompletionRequest) -> Any:
         """Get the value of the reply, from the journal if it is recorded."""
         performer = self._performer
         await performer.admit()
@@ -767,7 +767,7 @@ class DirectCaller:
             if not paid and (wasted := paid_tries(error.attempts)) is not None:
                 paid.append(self._with_cost(wasted, question.model.name))
             outcome: Outcome = failed_call(self._performer, key, ask, error, begun)
-        except Exception as error:  # noqa: BLE001  a custom model may raise anything
+        except Exception as error:  # a custom model may raise anything
             outcome = self._performer.failed(key, ask, error, begun)
         else:
             crash_point("model.after_reply")
@@ -797,7 +797,7 @@ class DirectCaller:
             return named_reply
         return msgspec.structs.replace(named_reply, cost=reply_cost(named_reply, asked, self._prices))
 
-    async def _value(self, question: CompletionRequest, outcome: Outcome) -> Any:  # noqa: ANN401
+    async def _value(self, question: CompletionRequest, outcome: Outcome) -> Any:
         match outcome:
             case Done():
                 reply = decode_reply(await self._performer.read_value(outcome))
@@ -840,7 +840,7 @@ def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:
     return msgspec.Raw(encode(tried)) if tried else ABSENT
 
 
-async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:  # noqa: ANN401
+async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:
     """Ask a model once, in a journal of its own. The same `key` with another request raises `KeyConflict`."""
     journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
 

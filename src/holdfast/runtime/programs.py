@@ -938,7 +938,7 @@ class Sandboxes:
         if given is not None:
             return given
         if self._own is None:
-            from holdfast.sandbox import MontySandbox  # noqa: PLC0415  loaded with the first program
+            from holdfast.sandbox import MontySandbox  # loaded with the first program
 
             self._own = MontySandbox(max_programs=MAX_PROGRAMS)
         return self._own

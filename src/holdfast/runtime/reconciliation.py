@@ -130,19 +130,19 @@ class Reconciler:
             return await self._performer.succeeded(call.key, None, encode_value(given))
         return Unknown(at=self._performer.now(), key=call.key)
 
-    def _complaint(self, call: PreparedCall, answer: Any) -> str | None:  # noqa: ANN401  any JSON value
+    def _complaint(self, call: PreparedCall, answer: Any) -> str | None:  # any JSON value
         if not is_reconciliation_answer(answer):
             return 'it is not {"done": RESULT}, "not_done" or "unknown"'
         if call.tool is None or not isinstance(answer, dict) or "done" not in answer:
             return None
-        from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
+        from holdfast.tools.schema import check_result  # pydantic only when it is needed
 
         return check_result(call.tool.function, encode_value(cast("dict[str, Any]", answer)["done"]))
 
 
 def returns_none(tool: AnyTool) -> bool:
     """Whether the return annotation of the tool allows None. Without an annotation it does not."""
-    from holdfast.tools.schema import check_result, has_result_type  # noqa: PLC0415  pydantic only when needed
+    from holdfast.tools.schema import check_result, has_result_type  # pydantic only when needed
 
     return has_result_type(tool.function) and check_result(tool.function, _NULL) is None
 

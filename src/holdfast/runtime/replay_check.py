@@ -175,7 +175,7 @@ async def _finish(run: TurnRunner) -> Ending | None:
         return None
     except (errors.HoldfastError, TurnHandedOver):
         raise
-    except Exception as error:  # noqa: BLE001  an error of the agent's code is the ending of such a turn
+    except Exception as error:  # an error of the agent's code is the ending of such a turn
         return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
 
 
@@ -229,13 +229,13 @@ class _ReplayHost:
     async def boundary(self) -> None:
         """Nothing else runs."""
 
-    async def task_for_call(self, key: str) -> str | None:  # noqa: ARG002
+    async def task_for_call(self, key: str) -> str | None:
         return None  # only the journal counts
 
-    def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
+    def mode_of(self, agent: str) -> str | None:
         return None
 
-    def price(self, reply: ModelReply, asked: str) -> float | None:  # noqa: ARG002
+    def price(self, reply: ModelReply, asked: str) -> float | None:
         return None
 
 

@@ -107,7 +107,7 @@ async def _prune_regularly(processes: Processes, triggers: Triggers, seconds: fl
             more = report.pruned >= PRUNE_BATCH
         except errors.StoreClosed:
             return
-        except Exception as error:  # noqa: BLE001  the next round tries again
+        except Exception as error:  # the next round tries again
             _retention_log.warning("pruning failed, the next round tries again: %s", error)
         await asyncio.sleep(NEXT_BATCH_DELAY if more else PRUNE_INTERVAL)
 
@@ -325,7 +325,7 @@ class Runtime:
             raise errors.InvalidArgument("agent", agent, "an Agent")
         _ = agent.model  # an unknown model name fails now, not at the first turn
         if self._drives and agent.mode == "code" and agent.sandbox is None:
-            from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
+            from holdfast.sandbox.worker import require_programs  # only where it is needed
 
             require_programs()  # a missing sandbox fails now, not in the middle of a turn
         known = self.agents.get(agent.name)
@@ -384,10 +384,10 @@ class Runtime:
         self,
         process: AnyProcess | str,
         /,
-        *args: Any,  # noqa: ANN401  whatever the function takes
+        *args: Any,  # whatever the function takes
         id: str | None = None,
         session: str | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> Process:
         """Start a durable function. When this returns the start is durable, and the process will run to its end.
 
@@ -407,10 +407,10 @@ class Runtime:
         model: Model | str,
         prompt: str,
         *,
-        output: Any = None,  # noqa: ANN401  a type or a schema
+        output: Any = None,  # a type or a schema
         instructions: str = "",
         key: str | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         """Ask a model once, without a conversation; text, or a value of the type `output`. Recorded, with its usage.
 
         The same `key` gives the recorded answer; a journal of its own keeps it.
@@ -490,7 +490,7 @@ class Runtime:
 
     def on(
         self,
-        kind: Any,  # noqa: ANN401  an event class, several, or Any
+        kind: Any,  # an event class, several, or Any
         handler: Callable[[Any], Awaitable[None] | None],
         *,
         session: str | None = None,
@@ -521,7 +521,7 @@ class Runtime:
         /,
         *,
         options: TriggerOptions | None = None,
-        **arguments: Any,  # noqa: ANN401  what the target takes
+        **arguments: Any,  # what the target takes
     ) -> Trigger:
         """Start `target` at each occurrence of `source`, exactly once, also across restarts and processes.
 
@@ -603,7 +603,7 @@ class Runtime:
     def _drive_of(
         self,
         work: Work | str,
-        stops_only: bool,  # noqa: FBT001
+        stops_only: bool,
     ) -> JournalDrive | None:
         session = work if isinstance(work, str) else work.journal
         if is_trigger_id(session):

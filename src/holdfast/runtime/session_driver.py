@@ -224,7 +224,7 @@ class SessionDrive(JournalDrive):
             return None
         return self._seen if self._finished and self._agent is not None and not self._stops_only else None
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         crash_point("drive.claimed")
         await self.context.turnstile.enter()
         self._lease = lease
@@ -436,7 +436,7 @@ class SessionDrive(JournalDrive):
             return False
         try:
             return self.context.can_deliver(self.session)
-        except Exception:  # noqa: BLE001  the host's own function: nothing is lost over it, the next look asks again
+        except Exception:  # the host's own function: nothing is lost over it, the next look asks again
             _log.exception("can_deliver failed for session %r; its notifications wait", self.session)
             return False
 

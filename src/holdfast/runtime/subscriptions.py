@@ -118,7 +118,7 @@ class Control:
     async def _until_ended(self, emitted: Emitted) -> None:
         try:
             await emitted.outcome()
-        except Exception as error:  # noqa: BLE001  the caller that awaits the request gets the error
+        except Exception as error:  # the caller that awaits the request gets the error
             _log.debug("%r can't be followed: %s", emitted, error)
         finally:
             self._running.discard(emitted)
@@ -189,7 +189,7 @@ class Subscription:
     def __init__(
         self,
         context: RuntimeContext,
-        kind: Any,  # noqa: ANN401
+        kind: Any,
         handler: Callable[[Any], Awaitable[None] | None],
         session: str | None,
         after: int | str | None,
@@ -250,7 +250,7 @@ class Subscription:
                     await self._dispatch(event)
         except StoreClosed:
             return
-        except Exception as error:  # noqa: BLE001  `error` keeps it
+        except Exception as error:  # `error` keeps it
             self.error = error
             _log.exception("a subscription has ended with an error")
 

@@ -200,7 +200,7 @@ class ToolExecutor:
         if tool is None:  # it is gone, and its last call has its answer all the same
             return await self._performer.succeeded(call.key, ask, reply.body)
         if reply.answered:
-            from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
+            from holdfast.tools.schema import check_result  # pydantic only when it is needed
 
             complaint = check_result(tool.function, reply.body)
             if complaint is not None:
@@ -266,7 +266,7 @@ class ToolExecutor:
                         message = (
                             "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
                         )
-                        raise InvalidArgument("result", deferred, message)  # noqa: TRY301  an error of the tool
+                        raise InvalidArgument("result", deferred, message)  # an error of the tool
                     self._deferrals.tool_returned(call.key, deferred)
                     return await self._outcome_of_reply(call, await self._deferrals.reply(call.key))
                 if _holds_file(value):
@@ -410,7 +410,7 @@ def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, 
             release_if_held(pending, code, name)
             try:
                 given = yield pending
-            except BaseException as error:  # noqa: BLE001  any exception is meant for the tool
+            except BaseException as error:  # any exception is meant for the tool
                 before, closes = _cancel_requests(), isinstance(error, GeneratorExit)
                 pending = code.throw(error)
             else:
@@ -484,7 +484,7 @@ async def _call_with_timeout(tool: AnyTool, bound: Bound, context: CallContext |
 _NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))
 
 
-def _holds_file(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  whatever a tool gave
+def _holds_file(value: Any, depth: int = 0) -> bool:  # whatever a tool gave
     if type(value) in _NO_FILES:
         return False
     if isinstance(value, File | Attachment):

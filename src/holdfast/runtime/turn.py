@@ -196,7 +196,7 @@ class TurnReader:
         )
 
 
-def _typed_value(text: str, agent: Agent | None) -> Any:  # noqa: ANN401  whatever type was asked for
+def _typed_value(text: str, agent: Agent | None) -> Any:  # whatever type was asked for
     """The value of a typed answer; plain JSON if the agent is not here, or has another output type by now."""
     if agent is not None and agent.output is not None and agent.output.complaint(text) is None:
         return agent.output.load(text)

@@ -247,7 +247,7 @@ class TurnRunner:
         try:
             _ = prepare(agent).stubs
             if agent.sandbox is None:
-                from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
+                from holdfast.sandbox.worker import require_programs  # only where it is needed
 
                 require_programs()
         except (StubsInvalid, ProgramsUnavailable) as error:

@@ -93,7 +93,7 @@ class ToolWaits:
         """The secret with which a wait of a tool is resolved."""
         return self._waits.token(wait_name(_wait_key(key, name, occurrence)))
 
-    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
+    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:
         """The answer, if there is one; otherwise this raises `Suspended`, and the call runs again when there is."""
         await self._performer.admit()
         below = _wait_key(key, name, occurrence)
@@ -123,7 +123,7 @@ class ToolWaits:
         await self._performer.settle()
         return await self._answer(name, outcome)
 
-    async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  any JSON value
+    async def _answer(self, name: str, outcome: Outcome) -> Any:  # any JSON value
         if isinstance(outcome, Done):
             return decode_value(await self._performer.read_value(outcome))
         state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"

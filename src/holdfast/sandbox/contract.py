@@ -296,7 +296,7 @@ def to_json(value: object, room: int) -> tuple[Any, int]:
     return _convert(value, 0, budget), room - budget.left
 
 
-def _size_of_scalar(value: Any) -> int:  # noqa: ANN401  anything may come in
+def _size_of_scalar(value: Any) -> int:  # anything may come in
     """The size of a plain text or a small number, which most results are; -1 for anything else."""
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
@@ -324,7 +324,7 @@ def _size_of_flat_dict(value: dict[object, object]) -> int:
     return size
 
 
-def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # noqa: ANN401  anything may come in
+def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # anything may come in
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
         room.take(_length(value) + 2)

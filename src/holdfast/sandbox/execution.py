@@ -439,7 +439,7 @@ class ProgramExecution:
                     self.printed.add(opened[0].printed.encode())
                     return await self._drive()
                 if not isinstance(event, protocol.CodeRaised):  # after an exception, the state is unchanged
-                    raise WorkerGone  # noqa: TRY301
+                    raise WorkerGone
                 self.calls = CallSequence(self._plan.digest)
             self.calls.give(results)
             # A program that began before has passed its check.

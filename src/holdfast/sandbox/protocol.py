@@ -207,7 +207,7 @@ def encode_function(name: str) -> bytes:
     return _ONE_NODE + bytes_field(2, bytes_field(25, bytes_field(1, name.encode())))
 
 
-def _add_node(value: Any, nodes: list[bytes]) -> int:  # noqa: ANN401  whatever a host gives
+def _add_node(value: Any, nodes: list[bytes]) -> int:  # whatever a host gives
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
         made = bytes_field(8, value.encode(errors="replace"))
@@ -383,7 +383,7 @@ _KINDS: Final = {
 _BIG, _NAMED_TUPLE, _EXCEPTION, _TYPE, _INSTANCE, _FUNCTION, _REPR, _CYCLE = 6, 13, 22, 23, 24, 25, 29, 30
 
 
-def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # noqa: ANN401  one for each kind
+def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # one for each kind
     """Values without a JSON form, large integers, and texts that describe values."""
     tag, start, stop = read_fields(data, at, end)[0]
     kind = tag >> 3

@@ -302,7 +302,7 @@ def program_tool() -> AnyTool:
     """The tool with which a model runs programs. The turn itself performs it."""
 
     @tool(PROGRAM, idempotent=True, background=False, description=_TOOL)
-    async def run_program(source: str) -> Any:  # noqa: ANN401  what a program comes to
+    async def run_program(source: str) -> Any:  # what a program comes to
         raise NotImplementedError(source)
 
     return run_program

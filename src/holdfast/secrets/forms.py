@@ -558,7 +558,7 @@ def _minimal_anchors(anchors: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def schema_words(*types: Any) -> frozenset[str]:  # noqa: ANN401  structs, or unions of them
+def schema_words(*types: Any) -> frozenset[str]:  # structs, or unions of them
     """Return the field names, tags and literals of these types and of all types inside them."""
     found: set[str] = set()
     seen: set[Any] = set()

@@ -44,7 +44,7 @@ class RedactingFilter(logging.Filter):
             fields: dict[str, Any] = record.__dict__
             for name in fields.keys() - _STANDARD_FIELDS:
                 fields[name] = self._redactor.value(fields[name])
-        except Exception:  # noqa: BLE001  logging must never raise
+        except Exception:  # logging must never raise
             record.msg = _UNREADABLE_LINE
             record.args = record.exc_info = record.exc_text = record.stack_info = None
         return True
@@ -52,7 +52,7 @@ class RedactingFilter(logging.Filter):
     def _redact_message(self, record: logging.LogRecord) -> None:
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001  arguments that do not fit: the handler will report and show them
+        except Exception:  # arguments that do not fit: the handler will report and show them
             record.msg = self._redactor.text(str(record.msg))
             if record.args:
                 given = record.args.values() if isinstance(record.args, dict) else record.args
@@ -124,7 +124,7 @@ def _texts(error: BaseException) -> Iterator[str]:
     yield _message(error)
     try:
         yield repr(error.args)
-    except Exception:  # noqa: BLE001  an argument without a repr can't leak
+    except Exception:  # an argument without a repr can't leak
         return
     yield from getattr(error, "__notes__", ())
 
@@ -132,5 +132,5 @@ def _texts(error: BaseException) -> Iterator[str]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as trouble:  # noqa: BLE001
+    except Exception as trouble:
         return f"(its message can't be read: {type(trouble).__name__})"

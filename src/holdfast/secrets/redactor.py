@@ -277,7 +277,7 @@ def _redact_raw(raw: msgspec.Raw, redactor: Redactor) -> msgspec.Raw:
     return raw if clean is body else msgspec.Raw(clean)
 
 
-def _redact_field(value: Any, redactor: Redactor) -> Any:  # noqa: ANN401  a field of a record
+def _redact_field(value: Any, redactor: Redactor) -> Any:  # a field of a record
     match value:
         case msgspec.Raw():
             return _redact_raw(value, redactor)
@@ -331,7 +331,7 @@ def is_json(body: bytes) -> bool:
     return True
 
 
-def redact_value(value: Any, text: Callable[[str], str], data: Callable[[bytes], bytes], depth: int = 0) -> Any:  # noqa: ANN401
+def redact_value(value: Any, text: Callable[[str], str], data: Callable[[bytes], bytes], depth: int = 0) -> Any:
     """Redact a value of plain lists, dicts, texts and bytes. A value without secrets stays the same object."""
     if isinstance(value, str):
         return text(value)

@@ -77,7 +77,7 @@ class Secrets:
             raise SecretUnknown(name, self.names)
         if callable(source):
             return _check_value(name, _call_source(name, source))
-        from holdfast.profiles import read_secret  # noqa: PLC0415  few processes have secrets of their own
+        from holdfast.profiles import read_secret  # few processes have secrets of their own
 
         return read_secret(source, name, os.environ)
 
@@ -103,7 +103,7 @@ def _parse_source(given: object) -> SecretReference | Callable[[], str]:
         raise InvalidArgument(
             "the source of a secret", _HiddenValue(given), "env:NAME, keyring:service/name or a function"
         )
-    from holdfast.profiles import parse_reference  # noqa: PLC0415  few processes have secrets of their own
+    from holdfast.profiles import parse_reference  # few processes have secrets of their own
 
     return parse_reference(given)
 
@@ -118,7 +118,7 @@ def _call_source(name: str, function: Callable[..., object], *args: str) -> obje
             failed = type(error).__name__
     except HoldfastError:
         raise
-    except Exception as error:  # noqa: BLE001  a function of the host
+    except Exception as error:  # a function of the host
         failed = type(error).__name__
     if failed:  # raised outside of the handler, because the function's own exception may hold secrets
         raise SecretUnavailable(name, f"its function failed with {failed}")

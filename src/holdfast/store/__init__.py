@@ -77,11 +77,11 @@ async def open_store(
     end of the process, but the last moments may be lost when the machine goes down.
     """
     if path is None:
-        from holdfast.store.sqlite.backend import MemoryBackend  # noqa: PLC0415  apsw only when a store is opened
+        from holdfast.store.sqlite.backend import MemoryBackend  # apsw only when a store is opened
 
         store = Store(MemoryBackend(clock=clock, limits=limits))
     else:
-        from holdfast.store.sqlite.backend import SqliteBackend  # noqa: PLC0415  apsw only when a store is opened
+        from holdfast.store.sqlite.backend import SqliteBackend  # apsw only when a store is opened
 
         store = Store(await SqliteBackend.open(path, durability=durability, clock=clock, limits=limits))
     async with store:
@@ -96,7 +96,7 @@ async def view_store(
 
     A method that would write raises `StoreReadOnly`.
     """
-    from holdfast.store.sqlite.backend import SqliteViewer  # noqa: PLC0415  apsw only when a file is opened
+    from holdfast.store.sqlite.backend import SqliteViewer  # apsw only when a file is opened
 
     async with Store(await SqliteViewer.open(path, clock=clock, limits=limits)) as store:
         yield store

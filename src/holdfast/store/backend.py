@@ -85,7 +85,7 @@ class Backend:
         self._enqueue(WriteJob(command, waiter, size, getattr(command, "patient", False), then))
         return waiter
 
-    def _deliver(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
+    def _deliver(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:
         """Answer the callers of a batch; `foreign` says that another process may have committed too."""
         wrote = foreign
         for job, answer in answers:
@@ -102,7 +102,7 @@ class Backend:
             try:
                 if job.then is not None:
                     job.then(waiter)
-            except Exception as error:  # noqa: BLE001  the other callers still need their answers
+            except Exception as error:  # the other callers still need their answers
                 context = {"message": "the callback of a commit failed", "exception": error, "future": waiter}
                 self._loop.call_exception_handler(context)
         if wrote:

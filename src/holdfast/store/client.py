@@ -257,7 +257,7 @@ class Store:
         lease: Lease,
         added: Sequence[Record],
         head: int,
-        patient: bool,  # noqa: FBT001
+        patient: bool,
         notify: Sequence[Notify],
         counted: tuple[tuple[int, Spend], ...],
         consume: Sequence[str],
@@ -278,7 +278,7 @@ class Store:
         lease: Lease,
         added: tuple[Record, ...],
         head: int,
-        patient: bool,  # noqa: FBT001
+        patient: bool,
         notify: Sequence[Notify],
         counted: tuple[tuple[int, Spend], ...],
         consume: Sequence[str],
@@ -687,7 +687,7 @@ class Store:
         _check_type("rule", rule, AddRule, "a rule that new_rule has made")
         if rule is not None:
             rule = rule_command(rule.agent, rule.body, rule.by, self.limits)
-        return await self._submit(waits.SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
+        return await self._submit(waits.SettleWait(journal, name, "resolved", body, False, expect_digest, rule))
 
     async def answer_next(
         self, journal: str, prefix: str, value: object, *, most: int, key: str | None = None
@@ -768,7 +768,7 @@ class Store:
         one that is set back delays the moment. Neither makes it come twice.
         """
         check_int("time", due)
-        while (left := due - self._wall()) > 0:  # noqa: ASYNC110  no event tells that a clock was set
+        while (left := due - self._wall()) > 0:  # no event tells that a clock was set
             await asyncio.sleep(min(left, _CLOCK_CHECK_MS) / 1000)
 
     # ---- notifications ----

@@ -433,7 +433,7 @@ def audit_notifications(
             yield "notification", row.id, detail
 
 
-def _unanswered(found: Notification, pending: bool | None, *, run_ended: bool) -> Iterator[str]:  # noqa: FBT001
+def _unanswered(found: Notification, pending: bool | None, *, run_ended: bool) -> Iterator[str]:
     """A claimed notification needs a pending input or a turn that has not ended: nothing else would free it."""
     if pending is None:
         yield f"is claimed by input {found.input}, which is not there"

@@ -292,13 +292,13 @@ class ReplyWriter(ABC):
     @abstractmethod
     def start(self) -> bytes: ...
 
-    def opening(self, index: int, part: Part) -> bytes:  # noqa: ARG002  some dialects have no such frame
+    def opening(self, index: int, part: Part) -> bytes:  # some dialects have no such frame
         return b""
 
     @abstractmethod
     def piece(self, index: int, part: Part, words: str) -> bytes: ...
 
-    def closing(self, index: int, part: Part) -> bytes:  # noqa: ARG002  same
+    def closing(self, index: int, part: Part) -> bytes:  # same
         return b""
 
     @abstractmethod

@@ -268,7 +268,7 @@ class ProviderRequest:
     """The injected fault."""
 
     @property
-    def json(self) -> Any:  # noqa: ANN401  any JSON value
+    def json(self) -> Any:  # any JSON value
         """The body as JSON."""
         return msgspec.json.decode(self.body)
 
@@ -291,7 +291,7 @@ class ProviderConnection(asyncio.Protocol):
         self._handler.connections += 1
         self._handler.open.add(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._task is not None:
             self._task.cancel()
@@ -465,7 +465,7 @@ class RequestHandler:
         asked = request.asked
         try:
             request.fault = self._faults.take(request)
-        except Exception as error:  # noqa: BLE001  a function of a test may raise anything
+        except Exception as error:  # a function of a test may raise anything
             return plan_error(asked.dialect, HttpError(400, message=f"the function of the faults failed: {error!r}"))
         if isinstance(request.fault, HttpError | Disconnect):
             return plan_response(asked, StreamedReply((), b""), request.fault)
@@ -484,7 +484,7 @@ class RequestHandler:
             status = error.status or _STATUSES.get(error.kind) or (500 if error.retryable else 400)
             failure = HttpError(status, error.retry_after, error.message, _CODES.get(error.kind, ""))
             return plan_error(asked.dialect, failure)
-        except Exception as error:  # noqa: BLE001  a function of the script may raise anything
+        except Exception as error:  # a function of the script may raise anything
             return plan_error(asked.dialect, HttpError(400, message=f"the script failed: {error!r}"))
         planned = plan_response(asked, answer, None, self._pace)
         if self._is_fixed(asked.position):

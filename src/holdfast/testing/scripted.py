@@ -133,7 +133,7 @@ def refusal(words: str) -> Refusal:
     return Refusal(words)
 
 
-def call(tool: str | AnyTool, /, **arguments: Any) -> ScriptedCall:  # noqa: ANN401  what the tool takes
+def call(tool: str | AnyTool, /, **arguments: Any) -> ScriptedCall:  # what the tool takes
     """Call a tool, with the JSON of these arguments."""
     return ScriptedCall(tool if isinstance(tool, str) else tool.name, decode_value(encode_value(arguments)))
 

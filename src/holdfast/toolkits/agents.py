@@ -112,7 +112,7 @@ class SubAgentTool:
     agent: Agent
     budget: float
 
-    async def ask(self, ctx: CallContext, prompt: str) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+    async def ask(self, ctx: CallContext, prompt: str) -> Any:  # text, or a value of the agent's output
         """Let another agent do a piece of work.
 
         Args:
@@ -205,7 +205,7 @@ async def _await_outcome(ctx: CallContext, children: SubAgents, child: SubAgentT
         span = min(4 * span, LONGEST_WAIT)
 
 
-def _result_for_model(child: SubAgentTurn, outcome: TurnOutcome) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+def _result_for_model(child: SubAgentTurn, outcome: TurnOutcome) -> Any:  # text, or a value of the agent's output
     if outcome.status == "completed":
         return outcome.text if outcome.value is None else outcome.value
     text = outcome.message or outcome.code
@@ -227,7 +227,7 @@ class HandoffTool:
     agent: Agent | None = None
     """None if only the name is known."""
 
-    async def take_over(self, reason: str) -> str:  # noqa: ARG002  it is recorded with the handoff
+    async def take_over(self, reason: str) -> str:  # it is recorded with the handoff
         """Hand the conversation over.
 
         Args:

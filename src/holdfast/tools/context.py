@@ -82,7 +82,7 @@ class Context(EffectContext):
         """The same for every attempt and every re-drive of this call, and for no other call of any store."""
         return super().idempotency_key if self._idempotency is None else self._idempotency
 
-    async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
+    async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:
         """Run a part of the tool once; when the call runs again, return the recorded result."""
         await self._enter()
         return await super().step(name, function, *args, **options)
@@ -135,7 +135,7 @@ class Context(EffectContext):
         if not self._caller.performer.over:
             self._caller.progress(self.key, note, fraction)
 
-    async def wait(self, name: str, *, timeout: timedelta | float | None = None) -> Any:  # noqa: ANN401
+    async def wait(self, name: str, *, timeout: timedelta | float | None = None) -> Any:
         """Wait for an answer from outside: an approval, a webhook, another system. It may take days.
 
         The wait holds no memory: the runtime leaves the tool at this point, and runs it again from its beginning when
@@ -154,7 +154,7 @@ class Context(EffectContext):
         self,
         *,
         timeout: timedelta | float = DEFERRAL_TIMEOUT,
-        default: Any = NO_DEFAULT,  # noqa: ANN401  any JSON value
+        default: Any = NO_DEFAULT,  # any JSON value
     ) -> Deferred[Any]:
         """Let the result of this call come later from outside: pass on the `key`, and return the deferral.
 

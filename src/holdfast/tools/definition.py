@@ -222,7 +222,7 @@ class Tool(Generic[P, R]):
             return Complaint(f"The arguments of {self.name} are not valid.\n{found}\nCorrect them and call it again.")
         return Bound(found)
 
-    async def invoke(self, bound: Bound, context: Context | None = None) -> Any:  # noqa: ANN401  any JSON value
+    async def invoke(self, bound: Bound, context: Context | None = None) -> Any:  # any JSON value
         """Call the function; its result as plain JSON data, as every replay will see it."""
         return decode_value(await self.run(bound, context))
 
@@ -286,7 +286,7 @@ class Deferred(Generic[R]):
 
     __slots__ = ("call", "default", "due", "key")
 
-    def __init__(self, key: str, due: int, call: str, default: Any = NO_DEFAULT) -> None:  # noqa: ANN401
+    def __init__(self, key: str, due: int, call: str, default: Any = NO_DEFAULT) -> None:
         self.key = key
         """The secret that authorizes the answer; the same after a crash."""
         self.due = due
@@ -491,7 +491,7 @@ def tool(
     """
 
     def make(function: Callable[..., Any]) -> AnyTool:
-        from holdfast.tools.schema import read_signature  # noqa: PLC0415  pydantic only when a tool is made
+        from holdfast.tools.schema import read_signature  # pydantic only when a tool is made
 
         label = str(getattr(function, "__name__", type(function).__name__))
 

@@ -453,7 +453,7 @@ async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *,
             value = context.run(function, **kwargs)
         except StopIteration as stop:  # a future can't carry it: the caller would wait for ever
             error = RuntimeError(f"the function raised StopIteration: {stop}")
-        except BaseException as raised:  # noqa: BLE001  the caller gets it
+        except BaseException as raised:  # the caller gets it
             error = raised
         call.over()
         with suppress(RuntimeError):  # the loop is closed

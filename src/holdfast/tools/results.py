@@ -117,7 +117,7 @@ def _message(error: BaseException, clean: Callable[[str], str]) -> str:
         text = clean(str(error))  # before it is cut: half a secret is one, too
         # A subclass of `str` may do anything in its methods, so it is made a plain one.
         text = str.__getitem__(text, slice(0, 4 * MAX_TEXT)) if type(text) is not str else text[: 4 * MAX_TEXT]
-    except BaseException:  # noqa: BLE001  an error that can't even be shown must not hide that it happened
+    except BaseException:  # an error that can't even be shown must not hide that it happened
         return ""
     if not text and isinstance(error, MemoryError):
         return "it ran out of memory"

@@ -58,7 +58,7 @@ class ParameterSchema:
             return _describe_problems(details, arguments, self.parameters)
         except InvalidValue as error:
             return f"- {error}"
-        except Exception as error:  # noqa: BLE001  a validator of the user's own types may raise anything
+        except Exception as error:  # a validator of the user's own types may raise anything
             return shorten(f"- they could not be checked: {describe_error(error)}", _PROBLEMS_LENGTH)
         return {parameter: values[field] for field, parameter in self.fields}
 
@@ -67,7 +67,7 @@ class ParameterSchema:
         try:
             plain: dict[str, Any] = self._validate(arguments).model_dump(mode="json")
             full = {parameter: plain[field] for field, parameter in self.fields}
-        except Exception:  # noqa: BLE001  types of the user's own may raise anything
+        except Exception:  # types of the user's own may raise anything
             return arguments
         return full if type(self.read(full)) is dict else arguments
 
@@ -156,7 +156,7 @@ def _names_for(function: Callable[..., Any]) -> dict[str, Any]:
     return names | getattr(inspect.unwrap(function), "__globals__", {})
 
 
-def _resolve_hint(annotation: Any, names: dict[str, Any]) -> Any:  # noqa: ANN401  annotations are of any type
+def _resolve_hint(annotation: Any, names: dict[str, Any]) -> Any:  # annotations are of any type
     holder = types.SimpleNamespace(__annotations__={"hint": annotation})
     return get_type_hints(holder, names, include_extras=True)["hint"]
 
@@ -397,7 +397,7 @@ def _item_schema(node: dict[str, Any]) -> dict[str, Any]:
     return _as_dict(items)
 
 
-def _add_bound(key: str, value: Any, made: dict[str, Any], sentences: list[str]) -> None:  # noqa: ANN401  any JSON value
+def _add_bound(key: str, value: Any, made: dict[str, Any], sentences: list[str]) -> None:  # any JSON value
     """Turn one keyword into itself, an equivalent keyword, or a sentence."""
     whole = made["type"] == "integer" and type(value) is int
     if key in _PORTABLE_BOUNDS or (key == "format" and value in _PORTABLE_FORMATS):
@@ -588,7 +588,7 @@ def check_result(function: Callable[..., Any], body: bytes) -> str | None:
         place = ".".join(map(str, first["loc"]))
         more = f" (and {len(rest):,} more)" if rest else ""
         return shorten(f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}", _LONGEST_COMPLAINT)
-    except Exception as error:  # noqa: BLE001  a validator of the user's own types may raise anything
+    except Exception as error:  # a validator of the user's own types may raise anything
         return shorten(describe_error(error), _LONGEST_COMPLAINT)
     return None
 
@@ -605,18 +605,18 @@ def _result_reader(function: Callable[..., Any]) -> Callable[[bytes], object] | 
         if annotation is inspect.Signature.empty:
             return None
         wanted = _result_type(_resolve_hint(annotation, _names_for(function)))
-    except Exception:  # noqa: BLE001  a return type need not exist at run time
+    except Exception:  # a return type need not exist at run time
         return None
     try:
         # Strict: the result is recorded as it came, so nothing is converted.
         return partial(TypeAdapter(wanted).validate_json, strict=True)
-    except Exception:  # noqa: BLE001  a struct, or a type without any JSON form
+    except Exception:  # a struct, or a type without any JSON form
         if not (isinstance(wanted, type) and issubclass(wanted, msgspec.Struct)):
             return None
     return msgspec.json.Decoder(wanted).decode
 
 
-def _result_type(hint: Any) -> Any:  # noqa: ANN401  annotations are of any type
+def _result_type(hint: Any) -> Any:  # annotations are of any type
     """The type of the result in ``T``, ``Deferred[T]`` or ``T | Deferred[T]``."""
     origin = get_origin(hint)
     if hint is Deferred:

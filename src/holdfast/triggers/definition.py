@@ -307,7 +307,7 @@ def _placeholders(template: object) -> Iterator[tuple[str, re.Match[str]]]:
             yield from _placeholders(inner)
 
 
-def fill_template(template: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  any JSON value
+def fill_template(template: Any, values: Mapping[str, Any]) -> Any:  # any JSON value
     """Fill the placeholders; `TemplateUnfilled` for a missing value or a text that is too long."""
     if isinstance(template, str):
         return _fill_text(template, values)
@@ -318,7 +318,7 @@ def fill_template(template: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN
     return template
 
 
-def _fill_text(template: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _fill_text(template: str, values: Mapping[str, Any]) -> Any:
     alone = _PLACEHOLDER.fullmatch(template)
     if alone is not None and alone.group(1) is not None:
         return _placeholder_value(alone.group(1), values)
@@ -337,7 +337,7 @@ def _fill_text(template: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return filled
 
 
-def _placeholder_value(place: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _placeholder_value(place: str, values: Mapping[str, Any]) -> Any:
     value: Any = values
     for part in place.split("."):
         if isinstance(value, list) and part.isdigit() and int(part) < len(cast("list[Any]", value)):

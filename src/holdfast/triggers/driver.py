@@ -227,7 +227,7 @@ class TriggerDrive(JournalDrive):
     def _on_news(self) -> None:
         self._came.set()
 
-    def _on_loss(self, error: errors.HoldfastError) -> None:  # noqa: ARG002
+    def _on_loss(self, error: errors.HoldfastError) -> None:
         self._came.set()
 
     def stop(self) -> None:
@@ -235,7 +235,7 @@ class TriggerDrive(JournalDrive):
         super().stop()
         self._came.set()
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:  # noqa: ARG002
+    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         self._lost = lost
         self._state, self._parked = await read_trigger(self._store, self.session)
         while not self._stopping:
@@ -366,7 +366,7 @@ class TriggerDrive(JournalDrive):
         except _REFUSED_FOR_NOW as error:
             after, given_up = trigger_state.after_refusal(state, found, str(error), now)
             return after, [self._failed_record(found, error)] if given_up else []
-        except Exception as error:  # noqa: BLE001  one that can't be started must not stop the others
+        except Exception as error:  # one that can't be started must not stop the others
             _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
             why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
             return trigger_state.after_failure(state, found, why, now), [self._failed_record(found, error)]
@@ -390,7 +390,7 @@ class TriggerDrive(JournalDrive):
         )
         return definitions.fill_template(definition.arguments, values)
 
-    async def _payload(self, found: Reservation) -> Any:  # noqa: ANN401  any JSON value
+    async def _payload(self, found: Reservation) -> Any:  # any JSON value
         given = await self._store.input(self.session, found.input) if found.input else None
         command = None if given is None else definitions.decode_command(given.body)
         return command.payload if isinstance(command, definitions.OccurCommand) else None
@@ -402,7 +402,7 @@ class TriggerDrive(JournalDrive):
             return await self._targets.is_over(self._definitions[one.definition].target, one.ref)
         except _STORE_TROUBLE:
             raise
-        except Exception as error:  # noqa: BLE001  what can't be read any more goes on no more
+        except Exception as error:  # what can't be read any more goes on no more
             _log.warning("%s of %r can't be looked at: %s", one.ref, self._name, error)
             return True
 

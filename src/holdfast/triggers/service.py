@@ -235,7 +235,7 @@ class Triggers:
         try:
             view = await self._found(id)
         except errors.HoldfastError as error:
-            return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))  # noqa: FBT003
+            return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))
         state, definition = (TriggerState(), None) if view is None else view[:2]
         running = [one for one in state.running if not await self._is_over(id, one)]
         return TriggerStatus(

@@ -162,7 +162,7 @@ _READERS: Final = {
 }
 
 
-def webhook_payload(headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401  any JSON value
+def webhook_payload(headers: Mapping[str, str], body: bytes) -> Any:  # any JSON value
     """The payload of a request: JSON, form fields, or text."""
     found = _json(body)
     if found is not None:
@@ -182,7 +182,7 @@ def challenge_reply(source: WebhookSource, payload: object) -> str | None:
     return challenge if said.get("type") == "url_verification" and isinstance(challenge, str) else None
 
 
-def _json(body: bytes) -> Any:  # noqa: ANN401
+def _json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

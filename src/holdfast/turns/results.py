@@ -110,7 +110,7 @@ def mentions(message: Message, words: str) -> bool:
     return words.casefold() in message_text(message).casefold()
 
 
-def _part(part: Any) -> str:  # noqa: ANN401  any part of a message
+def _part(part: Any) -> str:  # any part of a message
     if isinstance(part, ToolCall):
         arguments = part.malformed if part.arguments is None else _plain(part.arguments)
         return f"-> {part.name} {arguments}"
@@ -119,7 +119,7 @@ def _part(part: Any) -> str:  # noqa: ANN401  any part of a message
     return "" if isinstance(part, Reasoning) else getattr(part, "text", "")
 
 
-def _plain(content: Any) -> str:  # noqa: ANN401  any JSON value
+def _plain(content: Any) -> str:  # any JSON value
     return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
 

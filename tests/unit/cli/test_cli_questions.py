@@ -50,7 +50,7 @@ def test_a_wait_of_a_tool_is_no_approval() -> None:
 
 
 @pytest.mark.parametrize(("more", "long"), [(0, False), (1, True)])
-def test_a_call_is_long_where_a_list_does_not_show_all_of_it(more: int, long: bool) -> None:  # noqa: FBT001
+def test_a_call_is_long_where_a_list_does_not_show_all_of_it(more: int, long: bool) -> None:
     around = len('refund {\n  "note": ""\n}')
     found = approval(note="x" * (LISTED_LENGTH - around + more))
     assert is_long(found) is long

@@ -73,7 +73,7 @@ def recordings(asked: EffectRequest) -> list[RecordedEffect]:
 def test_a_new_effect_begins_with_an_intent_where_a_repetition_would_do_harm(
     kind: EffectKind,
     repeat: Repeat,
-    due: bool,  # noqa: FBT001
+    due: bool,
 ) -> None:
     assert decide_effect(None, ask(kind), repeat) == Perform(intent=due)
 
@@ -87,7 +87,7 @@ def test_a_checking_replay_performs_nothing_new(kind: EffectKind, repeat: Repeat
 @STRICT
 @REPEAT
 @KIND
-def test_a_recorded_outcome_answers(kind: EffectKind, repeat: Repeat, strict: bool) -> None:  # noqa: FBT001
+def test_a_recorded_outcome_answers(kind: EffectKind, repeat: Repeat, strict: bool) -> None:
     for recorded in recordings(ask(kind)):
         decision = decide_effect(recorded, ask(kind), repeat, strict=strict)
         assert recorded.outcome is not None
@@ -117,7 +117,7 @@ def test_a_checking_replay_stops_at_an_interrupted_effect(kind: EffectKind, repe
 def test_other_content_stops_the_run_or_is_kept_with_a_warning(
     kind: EffectKind,
     repeat: Repeat,
-    strict: bool,  # noqa: FBT001
+    strict: bool,
 ) -> None:
     for recorded in recordings(ask(kind, body={"n": 1})):
         decision = decide_effect(recorded, ask(kind, body={"n": 2}), repeat, strict=strict)
@@ -134,7 +134,7 @@ def test_other_content_stops_the_run_or_is_kept_with_a_warning(
 
 @STRICT
 @REPEAT
-def test_another_kind_or_target_is_never_kept(repeat: Repeat, strict: bool) -> None:  # noqa: FBT001
+def test_another_kind_or_target_is_never_kept(repeat: Repeat, strict: bool) -> None:
     for kind in KINDS:
         other: EffectKind = "step" if kind != "step" else "tool_call"
         for recorded in [*recordings(ask(kind)), RecordedEffect(intent(ask(kind)))]:

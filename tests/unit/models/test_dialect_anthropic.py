@@ -1015,7 +1015,7 @@ def told(kind: str, words: str = "words") -> dict[str, Any]:
         ("something_new", "?", "server_error", True),
     ],
 )
-def test_an_error_inside_a_response_is_raised(kind: str, words: str, expected: str, retryable: bool) -> None:  # noqa: FBT001
+def test_an_error_inside_a_response_is_raised(kind: str, words: str, expected: str, retryable: bool) -> None:
     for send in (lambda: whole(told(kind, words)), lambda: fed(start(), frame("error", **told(kind, words)))):
         with pytest.raises(ModelError) as raised:
             send()
@@ -1049,7 +1049,7 @@ def failed(status: int, given: Any = None, **headers: str) -> ModelError:
         (529, "overloaded", True),
     ],
 )
-def test_a_status_alone_says_enough(status: int, kind: str, retryable: bool) -> None:  # noqa: FBT001
+def test_a_status_alone_says_enough(status: int, kind: str, retryable: bool) -> None:
     error = failed(status, b"<html>Bad Gateway</html>")
     assert (error.kind, error.retryable, error.status, error.message) == (
         kind,

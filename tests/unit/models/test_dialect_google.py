@@ -737,7 +737,7 @@ def test_a_body_that_is_a_page_is_a_bad_frame() -> None:
 def test_a_character_that_was_cut_in_two_is_joined_or_marked(
     pieces: tuple[str, ...],
     shown: list[str],
-    thought: bool,  # noqa: FBT001
+    thought: bool,
 ) -> None:
     frames = [frame({"text": piece, "thought": thought}) for piece in pieces]
     events, whole = read(*frames, frame(reason="STOP"))
@@ -823,7 +823,7 @@ KINDS: list[tuple[int, dict[str, Any], str, bool]] = [
 
 
 @every(("status", "error", "kind", "retryable"), KINDS)
-def test_an_error_has_its_kind(status: int, error: dict[str, Any], kind: str, retryable: bool) -> None:  # noqa: FBT001
+def test_an_error_has_its_kind(status: int, error: dict[str, Any], kind: str, retryable: bool) -> None:
     failed = failure(status, error)
     assert (failed.kind, failed.retryable, failed.status) == (kind, retryable, status)
     assert isinstance(failed, ContextOverflow) == (kind == "context_overflow")

@@ -279,7 +279,7 @@ NESTED = {"type": "object", "properties": {"a": {"type": "string"}}, "required":
         pytest.param({"type": "array", "items": {"type": "string"}}, False, id="no-object"),
     ],
 )
-def test_a_tool_is_strict_only_where_its_schema_allows_it(schema: dict[str, Any], strict: bool) -> None:  # noqa: FBT001
+def test_a_tool_is_strict_only_where_its_schema_allows_it(schema: dict[str, Any], strict: bool) -> None:
     tool = sent(tools=(ToolSpec("find", "Finds.", schema),))["tools"][0]
     assert tool == {
         "type": "function",
@@ -1149,7 +1149,7 @@ def test_a_reply_survives_the_journal() -> None:
         (529, {"message": "Oh."}, "overloaded", True),
     ],
 )
-def test_errors_have_kinds(status: int, error: dict[str, Any], kind: str, retryable: bool) -> None:  # noqa: FBT001
+def test_errors_have_kinds(status: int, error: dict[str, Any], kind: str, retryable: bool) -> None:
     found = classify_error(status, {}, json.dumps({"error": error}).encode())
     assert (found.kind, found.retryable, found.status) == (kind, retryable, status)
     assert isinstance(found, ContextOverflow) is (kind == "context_overflow")
@@ -1200,7 +1200,7 @@ def test_the_wait_that_a_provider_asks_for_is_told(headers: dict[str, str], seco
 
 
 @pytest.mark.parametrize(("status", "said", "retryable"), [(500, "false", False), (400, "true", True), (500, "", True)])
-def test_what_a_provider_says_about_another_try_counts(status: int, said: str, retryable: bool) -> None:  # noqa: FBT001
+def test_what_a_provider_says_about_another_try_counts(status: int, said: str, retryable: bool) -> None:
     assert classify_error(status, {"X-Should-Retry": said}, b"").retryable is retryable
 
 
@@ -1224,7 +1224,7 @@ def test_the_id_of_a_failed_request_is_told() -> None:
         (Frame("error", b'{"code":null,"message":null}'), "server_error", True),
     ],
 )
-def test_an_error_inside_a_stream_is_raised(one: Frame, kind: str, retryable: bool) -> None:  # noqa: FBT001
+def test_an_error_inside_a_stream_is_raised(one: Frame, kind: str, retryable: bool) -> None:
     with pytest.raises(ModelError) as caught:
         DIALECT.reader(ENDPOINT, MODEL).feed(one)
     assert (caught.value.kind, caught.value.retryable) == (kind, retryable)

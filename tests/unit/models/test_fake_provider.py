@@ -99,7 +99,7 @@ async def serving(*script: Any, **options: Any) -> AsyncGenerator[Client]:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110  what a server sees has no event here
+        while not condition():  # what a server sees has no event here
             await asyncio.sleep(0.001)
 
 

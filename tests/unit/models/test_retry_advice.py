@@ -12,7 +12,7 @@ from holdfast.models.retry import Retry, is_retryable, retry_advice, retry_delay
 @pytest.mark.parametrize(
     ("said", "told"), [("true", True), ("False", False), (" true ", True), ("", None), ("maybe", None)]
 )
-def test_a_header_says_whether_another_try_is_of_use(said: str, told: bool | None) -> None:  # noqa: FBT001
+def test_a_header_says_whether_another_try_is_of_use(said: str, told: bool | None) -> None:
     assert retry_advice({"x-should-retry": said}) is told
 
 
@@ -21,18 +21,18 @@ def test_where_there_is_no_such_header_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_the_provider_says_stands_above_what_would_be_tried_again_by_itself(told: bool) -> None:  # noqa: FBT001
+def test_what_the_provider_says_stands_above_what_would_be_tried_again_by_itself(told: bool) -> None:
     assert is_retryable(ModelError("no", kind="server_error", status=500, retryable=True), told) is told
     assert is_retryable(ModelError("no", kind="odd", status=418), told) is told
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_a_refusal_for_good_is_not_tried_again_whatever_the_provider_says(status: int) -> None:
-    assert not is_retryable(ModelError("no", kind="bad_request", status=status), True)  # noqa: FBT003
+    assert not is_retryable(ModelError("no", kind="bad_request", status=status), True)
 
 
 def test_a_conversation_that_is_too_long_is_not_sent_again_whatever_the_provider_says() -> None:
-    assert not is_retryable(ContextOverflow("too long"), True)  # noqa: FBT003
+    assert not is_retryable(ContextOverflow("too long"), True)
 
 
 def test_what_the_provider_says_does_not_lift_the_number_of_tries() -> None:

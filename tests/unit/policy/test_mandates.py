@@ -34,7 +34,7 @@ def _rule(verdict: str, name: str) -> PolicyPart:
     return {"allow": allow, "ask": ask, "deny": deny}[verdict](name)
 
 
-def _policy(found: list[PolicyPart], taint: bool) -> Policy:  # noqa: FBT001
+def _policy(found: list[PolicyPart], taint: bool) -> Policy:
     return Policy(tuple(found), taint=taint)
 
 

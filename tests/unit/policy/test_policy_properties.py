@@ -78,7 +78,7 @@ def _constraint(root: str, tools: str) -> Within:
     return within(root, tools=tools)
 
 
-def _policy(given: list[Rule | Within], taint: bool) -> Policy:  # noqa: FBT001  drawn, one by one
+def _policy(given: list[Rule | Within], taint: bool) -> Policy:  # drawn, one by one
     return Policy(tuple(given), taint=taint)
 
 

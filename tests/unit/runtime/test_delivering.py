@@ -43,7 +43,7 @@ def test_an_answer_that_is_neither_yes_nor_no_is_no_yes(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_plain_gate_is_asked(answer: bool) -> None:  # noqa: FBT001
+def test_a_plain_gate_is_asked(answer: bool) -> None:
     assert check_gate(lambda _: answer)("s") is answer
 
 

@@ -62,7 +62,7 @@ def row(
 def test_a_journal_is_opened_again_only_as_what_it_is(
     kind: JournalKind,
     agent: str | None,
-    fits: bool,  # noqa: FBT001
+    fits: bool,
 ) -> None:
     asked = OpenJournal("j", kind, agent)
     if fits:
@@ -141,7 +141,7 @@ def working(
         (working(status="running", quarantine="bad"), False),
     ],
 )
-def test_work_is_what_was_woken_or_runs(found: JournalRow, work: bool) -> None:  # noqa: FBT001
+def test_work_is_what_was_woken_or_runs(found: JournalRow, work: bool) -> None:
     assert found.has_work() is work
 
 
@@ -210,7 +210,7 @@ def test_two_systems_that_do_not_name_their_boot_go_by_the_wall_clock() -> None:
 )
 def test_a_lease_is_given_when_it_is_free_expired_or_its_holder_is_gone(
     found: JournalRow,
-    gone: bool,  # noqa: FBT001
+    gone: bool,
     refused: type[HoldfastError] | None,
 ) -> None:
     if refused is None:
@@ -312,7 +312,7 @@ def test_an_input_is_new_known_or_in_conflict(
 
 
 @pytest.mark.parametrize(("pending", "full"), [(0, False), (2, False), (3, True), (4, True)])
-def test_the_inbox_is_full_at_its_limit(pending: int, full: bool) -> None:  # noqa: FBT001
+def test_the_inbox_is_full_at_its_limit(pending: int, full: bool) -> None:
     limits = StoreLimits(pending_inputs=3)
     if not full:
         inbox.check_inbox_room(row(), pending, limits)
@@ -369,7 +369,7 @@ def test_a_journal_that_waits_is_woken_when_a_wait_is_settled(
     status: Status,
     found: Wait | None,
     after: Wait,
-    news: bool,  # noqa: FBT001
+    news: bool,
 ) -> None:
     assert waits.wakes_waiting(working(status=status), found, after) is news
 
@@ -402,7 +402,7 @@ def test_the_first_to_settle_a_wait_decides(
     found: Wait | None,
     asked: Settling,
     after: Wait,
-    won: bool,  # noqa: FBT001
+    won: bool,
 ) -> None:
     request = SettleWait("j", "w", asked, b"1" if asked == "resolved" else None)
     assert waits.decide_settle(row(), found, request, NOW) == Settlement(after, won=won)

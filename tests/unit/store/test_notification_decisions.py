@@ -42,7 +42,7 @@ def test_a_pause_is_never_out_of_its_bounds(attempts: int) -> None:
         ("limit", True, "queued"),
     ],
 )
-def test_the_end_of_a_turn_decides_about_what_it_carried(status: EndStatus, unstarted: bool, state: str) -> None:  # noqa: FBT001
+def test_the_end_of_a_turn_decides_about_what_it_carried(status: EndStatus, unstarted: bool, state: str) -> None:
     ended = Ended(at=1, run="t1", status=status, unstarted=unstarted)
     assert after_run(CLAIMED, ended, 2_000, LIMITS).state == state
 
@@ -72,7 +72,7 @@ def test_what_comes_back_is_due_later_and_wakes_its_journal_again() -> None:
     ],
     ids=str,
 )
-def test_only_what_is_queued_and_due_and_not_expired_may_be_carried(change: dict[str, Any], ready: bool) -> None:  # noqa: FBT001
+def test_only_what_is_queued_and_due_and_not_expired_may_be_carried(change: dict[str, Any], ready: bool) -> None:
     assert may_carry(replace(QUEUED, **change), 1_000) is ready
 
 

@@ -37,7 +37,7 @@ sys.stdin.read()
 @contextmanager
 def another_process() -> Generator[tuple[subprocess.Popen[bytes], Owner]]:
     """A process that says who it is and then waits."""
-    from holdfast.store import Owner as Described  # noqa: PLC0415
+    from holdfast.store import Owner as Described
 
     child = subprocess.Popen([sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None

@@ -189,7 +189,7 @@ async def test_cancelling_ends_the_command_before_it_returns(tmp_path: Path) -> 
     with pytest.raises(asyncio.CancelledError):
         await command
     # The stand-ins of protected names go when the command has ended.
-    assert os.listdir(tmp_path) == ["begun"]  # noqa: PTH208
+    assert os.listdir(tmp_path) == ["begun"]
 
 
 async def test_commands_run_side_by_side(tmp_path: Path) -> None:
@@ -214,10 +214,10 @@ async def test_the_event_loop_goes_on_while_a_command_runs(tmp_path: Path) -> No
 async def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     (tool,) = shell(tmp_path, profile="write", timeout=0.3)
     await tool.function(None, "true")
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(os.listdir("/proc/self/fd"))
     for command in ("true", "exit 1", "sleep 60"):
         await tool.function(None, command)
-    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 1300, reason="not enough files can be opened here")

@@ -64,7 +64,7 @@ async def test_a_command_runs_in_a_bounded_group_below_the_one_that_was_handed_o
         (tool,) = shell(tmp_path, control_groups=(mine,))
         command = asyncio.create_task(tool.function(None, "until [ -e go ]; do sleep 0.02; done"))
         async with asyncio.timeout(10):
-            while not (found := list(mine.glob("*/cgroup.procs"))) or not found[0].read_text():  # noqa: ASYNC110  another process
+            while not (found := list(mine.glob("*/cgroup.procs"))) or not found[0].read_text():  # another process
                 await asyncio.sleep(0.01)
         assert (found[0].parent / "pids.max").read_text() == "512\n"
         (tmp_path / "go").touch()

@@ -219,7 +219,7 @@ def test_a_redirect_is_relative_to_where_it_stands(location: str, url: str) -> N
         ("[2606:4700::1]", "[2606:4700:0::1]", True),
     ],
 )
-def test_a_rule_is_compared_label_by_label(rule: str, host: str, matches: bool) -> None:  # noqa: FBT001
+def test_a_rule_is_compared_label_by_label(rule: str, host: str, matches: bool) -> None:
     assert allowed(f"https://{host}/", allow=[rule]) is matches
     assert allowed(f"https://{host}/", deny=[rule]) is not matches
 

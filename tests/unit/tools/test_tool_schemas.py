@@ -453,7 +453,7 @@ def test_a_hostile_validator_is_a_complaint() -> None:
     def refuse(value: object) -> object:
         raise Mute
 
-    from pydantic import AfterValidator  # noqa: PLC0415
+    from pydantic import AfterValidator
 
     check: Callable[[object], object] = refuse
     assert "they could not be checked: Mute" in complaint(of(Annotated[int, AfterValidator(check)]), 1)

@@ -183,7 +183,7 @@ def test_any_docstring_can_be_read(doc: str) -> None:
 
 def test_parameters_may_have_the_names_that_pydantic_keeps_for_itself() -> None:
     @tool
-    def odd(json: str, copy: int, model_config: bool, _private: str) -> list[object]:  # noqa: FBT001
+    def odd(json: str, copy: int, model_config: bool, _private: str) -> list[object]:
         return [json, copy, model_config, _private]
 
     sent = {"json": "{}", "copy": 1, "model_config": True, "_private": "x"}

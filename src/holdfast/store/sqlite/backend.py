@@ -212,7 +212,7 @@ class SqliteBackend(_FileBackend):
                 raise
         return connection, self._seal
 
-    def answer(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
+    def answer(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:
         """Hand a batch of answers from the writer's thread to the event loop."""
         with suppress(RuntimeError):  # the loop is closed: no caller is left
             self._loop.call_soon_threadsafe(self._deliver, answers, foreign)
@@ -268,7 +268,7 @@ class SqliteViewer(_FileBackend):
     def _connect_reader(self) -> ReadConnection:
         return ReadConnection(connect_viewer(self.path, self.limits), self.limits, self._seal)
 
-    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:  # noqa: ARG002
+    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
         self._check_usable()
         raise StoreReadOnly(self.path)
 
@@ -442,7 +442,7 @@ class MemoryDisk:
         self.reader: Reader = SqliteReader(self.db, self.seal)
 
     def __del__(self) -> None:
-        self.db.close(True)  # noqa: FBT003  reference cycles would keep its pages until the next garbage collection
+        self.db.close(True)  # reference cycles would keep its pages until the next garbage collection
 
     def commit(self, commands: list[Command[Any]], limits: StoreLimits, clock: Clock) -> list[Any]:
         """Carry out the commands in one transaction; answers a result or an error for each."""
@@ -452,7 +452,7 @@ class MemoryDisk:
             answers = Transaction(self._rows, limits, clock.read()).apply_all(commands)
             self._rows.finish(0)
             self.db.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001  a bug, or no memory: each caller gets an answer
+        except Exception as error:  # a bug, or no memory: each caller gets an answer
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
             self._rows.forget()
@@ -540,7 +540,7 @@ class MemoryBackend(Backend):
         for job, _ in answers:
             self._unanswered.pop(id(job), None)
         more = self._scheduled = bool(self._queue)
-        self._deliver(answers, False)  # noqa: FBT003  its callbacks may submit more, which schedules itself
+        self._deliver(answers, False)  # its callbacks may submit more, which schedules itself
         if more:
             self._commit_later()
 

@@ -53,7 +53,7 @@ _AT_ONCE: Final = 1_000
 _LONGEST: Final = 200
 _NEW_KEY: Final = "holdfast doctor --new-key"
 _WAITS: Final = (
-    f"SELECT w.journal, j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
+    f"SELECT w.journal, j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # constants
     " FROM waits w JOIN journals j ON j.no = w.journal WHERE (w.journal, w.name) > (?, ?)"
     " ORDER BY w.journal, w.name LIMIT ?"
 )
@@ -150,7 +150,7 @@ def _fitting(path: Path, file: Path, store_id: bytes, check: bytes) -> Seal | No
     return seal if seal.check == check else None
 
 
-def _value(connection: Db, key: str) -> Any:  # noqa: ANN401  a damaged file may give anything
+def _value(connection: Db, key: str) -> Any:  # a damaged file may give anything
     return connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
 
 
@@ -400,11 +400,11 @@ def renew_key(path: Path, now: int) -> None:
                 if 0 < found < SEALED and key_file(path).exists():
                     migrate(connection, found, lambda: None)
                 elif found != VERSION:
-                    raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")  # noqa: TRY301
+                    raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")
                 else:
                     with suppress(StoreKeyMissing, StoreKeyWrong):
                         load_seal(path, connection, look=True)
-                        raise StoreRefused(path, "its key is there, and fits; nothing was changed")  # noqa: TRY301
+                        raise StoreRefused(path, "its key is there, and fits; nothing was changed")
                 replace_key(path, connection, now)
             except BaseException:
                 connection.execute("ROLLBACK")

@@ -48,7 +48,7 @@ _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarant
 _LISTED: Final = tuple(_LIST_COLUMNS.split(", "))
 _FIRST_BODY: Final = "(SELECT body FROM records WHERE journal = journals.no AND seq = 1)"
 _WAITS: Final = (
-    f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # noqa: S608  constants
+    f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # constants
     " FROM waits w JOIN journals j ON j.no = w.journal"
 )
 _UNTIMED: Final = (
@@ -59,7 +59,7 @@ _BODY: Final = 7
 _HEADS_AT_ONCE: Final = 500
 WORK_QUERY: Final = (
     # The index is named, or SQLite would walk over all journals, which are in this order already.
-    f"SELECT {JOURNAL_COLUMNS} FROM journals INDEXED BY journals_with_work"  # noqa: S608  constants
+    f"SELECT {JOURNAL_COLUMNS} FROM journals INDEXED BY journals_with_work"  # constants
     " WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL)"
     " AND (wakes > seen OR status = 'running') AND no > ?"
     " ORDER BY no LIMIT ?"
@@ -71,7 +71,7 @@ class SqliteReader(SqliteTables):
     """Reads of one consistent state, on a read-only connection. `limit` never exceeds a page."""
 
     def row(self, journal: str) -> JournalRow | None:
-        found = self.one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", journal)  # noqa: S608
+        found = self.one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", journal)
         row = None if found is None else journal_row(found)
         if row is not None and row.parent is not None:
             above = self.one("SELECT no FROM journals WHERE id = ?", row.parent)
@@ -99,7 +99,7 @@ class SqliteReader(SqliteTables):
         try:
             return _verified(journal, rows, after, min(head, after + limit), self.page_bytes)
         finally:
-            rows.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
+            rows.close(True)  # a page that ends early must not keep its snapshot
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
         return self.records(journal, max(self._require(journal)[1] - limit, 0), limit)
@@ -135,7 +135,7 @@ class SqliteReader(SqliteTables):
         for first in range(0, len(journals), _HEADS_AT_ONCE):
             chosen = tuple(journals[first : first + _HEADS_AT_ONCE])
             places = ", ".join("?" * len(chosen))
-            found.update(self.db.execute(f"SELECT id, {column} FROM journals WHERE id IN ({places})", chosen))  # noqa: S608
+            found.update(self.db.execute(f"SELECT id, {column} FROM journals WHERE id IN ({places})", chosen))
         return found
 
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:
@@ -154,7 +154,7 @@ class SqliteReader(SqliteTables):
     def pending(self, journal: str, after: int, limit: int) -> list[Input]:
         no = self._require(journal)[0]
         rows = self.page(
-            f"SELECT {INPUT_COLUMNS} FROM inputs"  # noqa: S608
+            f"SELECT {INPUT_COLUMNS} FROM inputs"
             " WHERE journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?",
             (no, after, limit),
             3,
@@ -163,12 +163,12 @@ class SqliteReader(SqliteTables):
 
     def input(self, journal: str, number: int) -> Input | None:
         no = self._require(journal)[0]
-        found = self.one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", no, number)  # noqa: S608
+        found = self.one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", no, number)
         return None if found is None else _sound_input(journal, input_row(found))
 
     def wait(self, journal: str, name: str) -> Wait | None:
         no = self._require(journal)[0]
-        found = self.one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", no, name)  # noqa: S608
+        found = self.one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", no, name)
         return None if found is None else wait_row(journal, found, self.seal)
 
     def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
@@ -230,7 +230,7 @@ class SqliteReader(SqliteTables):
         number = self.one("SELECT id FROM blobs WHERE digest = ?", digest)
         if number is None:
             return None
-        with self.db.blob_open("main", "blobs", "body", number, False) as place:  # noqa: FBT003
+        with self.db.blob_open("main", "blobs", "body", number, False) as place:
             if start >= place.length():
                 return b""
             place.seek(start)
@@ -244,7 +244,7 @@ class SqliteReader(SqliteTables):
         if found is None:
             return None
         latest = self.one(
-            f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key"  # noqa: S608  constants
+            f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key"  # constants
             " WHERE journal = ? AND key >= ? AND key < ? AND pending = 0 ORDER BY input DESC LIMIT 1",
             *(found.no, prefix, after_prefix(prefix)),
         )
@@ -268,7 +268,7 @@ class SqliteReader(SqliteTables):
     # ---- for audits: raw rows, without errors ----
 
     def raw_journals(self) -> list[JournalRow]:
-        return [journal_row(row) for row in self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]  # noqa: S608
+        return [journal_row(row) for row in self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]
 
     def raw_records(self, journal: str) -> Iterator[RawRecord]:
         no = self.one("SELECT no FROM journals WHERE id = ?", journal)
@@ -291,11 +291,11 @@ class SqliteReader(SqliteTables):
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
         bodies = (("records", "body"), ("blobs", "body"), ("inputs", "body"), ("waits", "body"))
         for table, column in (*bodies, ("waits", "payload")):
-            for (body,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
+            for (body,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):
                 yield table, body
         texts = (("notifications", "title"), ("notifications", "body"), ("memories", "value"))
         for table, column in (*texts, ("memory_changes", "value"), ("rules", "body")):
-            for (text,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
+            for (text,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):
                 yield table, text.encode()
         yield from (("gate", text.encode()) for text in self.admission.raw_texts())
 
@@ -333,7 +333,7 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
         terms.append("(updated, id) < (?, ?)")
         values.extend(where.before)
     chosen = f" WHERE {' AND '.join(terms)}" if terms else ""
-    sql = f"SELECT {_LIST_COLUMNS}, {_FIRST_BODY} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"  # noqa: S608
+    sql = f"SELECT {_LIST_COLUMNS}, {_FIRST_BODY} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"
     return sql, [*values, limit]
 
 

@@ -145,7 +145,7 @@ class SqliteRows(SqliteTables):
         self.spending.held.clear()
         self._touched = False
 
-    def run(self, sql: str, *values: Any) -> None:  # noqa: ANN401
+    def run(self, sql: str, *values: Any) -> None:
         self._touched = True
         self.db.execute(sql, values)
 
@@ -171,7 +171,7 @@ class SqliteRows(SqliteTables):
     def journal(self, journal: str) -> JournalRow | None:
         row = self._journals.get(journal)
         if row is None:
-            found = self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,)).get  # noqa: S608  constant
+            found = self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,)).get  # constant
             if found is None:
                 return None
             row = self._journals[journal] = journal_row(found)
@@ -180,7 +180,7 @@ class SqliteRows(SqliteTables):
 
     def add_journal(self, row: JournalRow) -> JournalRow:
         self.run(
-            f"INSERT INTO journals ({JOURNAL_COLUMNS})"  # noqa: S608
+            f"INSERT INTO journals ({JOURNAL_COLUMNS})"
             " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?, ?, ?, 0, 0)",
             *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
             *(row.parent, row.parent_seq, row.inputs, row.role, row.session),
@@ -223,8 +223,8 @@ class SqliteRows(SqliteTables):
         number = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
         return self._input("key = ?", row, key) or self._input(number, row, row.no, key)
 
-    def _input(self, where: str, row: JournalRow, *values: Any) -> InputRow | None:  # noqa: ANN401
-        sql = f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND {where}"  # noqa: S608  constants
+    def _input(self, where: str, row: JournalRow, *values: Any) -> InputRow | None:
+        sql = f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND {where}"  # constants
         found = self.one(sql, row.no, *values)
         return None if found is None else input_row(found)
 
@@ -250,7 +250,7 @@ class SqliteRows(SqliteTables):
 
     def add_input(self, row: JournalRow, found: InputRow) -> None:
         self.run(
-            f"INSERT INTO inputs (journal, {INPUT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, ?)",  # noqa: S608
+            f"INSERT INTO inputs (journal, {INPUT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, ?)",
             *(row.no, found.input, found.key, found.digest, found.body, found.at, int(found.counted)),
         )
 
@@ -263,13 +263,13 @@ class SqliteRows(SqliteTables):
     # ---- waits ----
 
     def wait(self, row: JournalRow, name: str) -> Wait | None:
-        sql = f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?"  # noqa: S608
+        sql = f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?"
         found = self.one(sql, row.no, name)
         return None if found is None else wait_row(row.id, found, self.seal)
 
     def save_wait(self, row: JournalRow, wait: Wait) -> None:
         self.run(
-            f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *(row.no, wait.name, wait.state, wait.deadline, wait.payload, int(wait.opened), wait.kind, wait.body),
             *(wait.at, wait.consumed, wait_crc(wait), self.seal.of_wait(wait)),
         )
@@ -300,7 +300,7 @@ class SqliteRows(SqliteTables):
             return
         self.run(_PUT_BLOB.format("zeroblob(?)"), digest, at, body.size)
         number: int = self.one("SELECT id FROM blobs WHERE digest = ?", digest)
-        with self.db.blob_open("main", "blobs", "body", number, True) as place:  # noqa: FBT003
+        with self.db.blob_open("main", "blobs", "body", number, True) as place:
             for chunk in body.chunks():
                 place.write(chunk)
                 crash_point("store.blob_part")
@@ -331,7 +331,7 @@ def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> b
 
 def _row_update(*columns: str) -> tuple[str, Callable[[JournalRow], Sequence[Any]]]:
     """The statement that writes these columns of a journal, and the function that gives their values."""
-    sql = f"UPDATE journals SET {' = ?, '.join(columns)} = ? WHERE no = ?"  # noqa: S608  constants
+    sql = f"UPDATE journals SET {' = ?, '.join(columns)} = ? WHERE no = ?"  # constants
     values = attrgetter(*columns, "no")
     if "owner" not in columns:
         return sql, values

@@ -52,11 +52,11 @@ class SqliteTables:
         self.admission = AdmissionTable(self)
         self.retention = RetentionTable(self)
 
-    def one(self, sql: str, *values: Any) -> Any:  # noqa: ANN401
+    def one(self, sql: str, *values: Any) -> Any:
         """The first row of a query (its value, if it has one column); None without rows."""
         return self.db.execute(sql, values).get
 
-    def all(self, sql: str, *values: Any) -> list[Any]:  # noqa: ANN401
+    def all(self, sql: str, *values: Any) -> list[Any]:
         """All rows, fetched at once so that no snapshot stays open."""
         return self.db.execute(sql, values).fetchall()
 
@@ -72,10 +72,10 @@ class SqliteTables:
             if rows and taken > self.page_bytes:
                 break
             rows.append(row)
-        cursor.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
+        cursor.close(True)  # a page that ends early must not keep its snapshot
         return rows
 
-    def run(self, sql: str, *values: Any) -> None:  # noqa: ANN401
+    def run(self, sql: str, *values: Any) -> None:
         """Execute a statement that changes something, in a transaction."""
         self.db.execute(sql, values)
 
@@ -122,12 +122,12 @@ class _CheckedTable(_Table, Generic[T]):
             raise self._error(item)
         return item
 
-    def _first(self, where: str, *values: Any) -> T | None:  # noqa: ANN401
+    def _first(self, where: str, *values: Any) -> T | None:
         """The first item, damaged or not."""
         found = self._one(f"{self._select} WHERE {where}", *values)
         return None if found is None else self._row(found)[0]
 
-    def _first_sound(self, where: str, *values: Any) -> T | None:  # noqa: ANN401
+    def _first_sound(self, where: str, *values: Any) -> T | None:
         found = self._one(f"{self._select} WHERE {where}", *values)
         return None if found is None else self._sound(found)
 
@@ -161,7 +161,7 @@ def _crc(*said: object) -> int:
 # ---- rules ---------------------------------------------------------------------------------------------------------
 
 _RULE_COLUMNS: Final = "id, agent, body, digest, author, at, removed_by, removed_at, crc, mac"
-SELECT_RULES: Final = f"SELECT {_RULE_COLUMNS} FROM rules"  # noqa: S608  constants
+SELECT_RULES: Final = f"SELECT {_RULE_COLUMNS} FROM rules"  # constants
 _INSERT_RULE: Final = _insert_into("rules", _RULE_COLUMNS)
 _RULE_BODY: Final = 2
 IN_FORCE_QUERY: Final = (
@@ -326,13 +326,13 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         """By key. Damaged entries do not count against the limit."""
         rows = self._db.execute(LIST_MEMORY_QUERY, (scope, after, prefix, prefix + _AFTER_ALL_KEYS, now))
         found = self._page(rows, limit)
-        rows.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
+        rows.close(True)  # a page that ends early must not keep its snapshot
         return found
 
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         """Entries with all the words in key or value, the best match first."""
         numbers = self._all(
-            "SELECT m.id FROM memory_words JOIN memories m ON m.id = memory_words.rowid"  # noqa: S608
+            "SELECT m.id FROM memory_words JOIN memories m ON m.id = memory_words.rowid"
             f" WHERE memory_words MATCH ? AND (? IS NULL OR m.scope = ?) AND {_UNEXPIRED}"
             " ORDER BY memory_words.rank, m.id",
             *(match_expression(words), scope, scope, now),
@@ -360,7 +360,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:
         """Newest first."""
-        sql = f"SELECT {_CHANGE_COLUMNS} FROM memory_changes WHERE scope = ? AND key = ? ORDER BY version DESC LIMIT ?"  # noqa: S608
+        sql = f"SELECT {_CHANGE_COLUMNS} FROM memory_changes WHERE scope = ? AND key = ? ORDER BY version DESC LIMIT ?"
         rows = self._tables.page(sql, (scope, key, limit), _CHANGE_VALUE)
         return [seen_at(MemoryChange(*found), now) for found in rows]
 
@@ -371,7 +371,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         return [MemoryScope(*found) for found in rows]
 
     def raw_changes(self) -> Iterator[MemoryChange]:
-        for found in self._db.execute(f"SELECT {_CHANGE_COLUMNS} FROM memory_changes ORDER BY scope, key, version"):  # noqa: S608
+        for found in self._db.execute(f"SELECT {_CHANGE_COLUMNS} FROM memory_changes ORDER BY scope, key, version"):
             yield MemoryChange(*found)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
@@ -407,7 +407,7 @@ _NOTIFICATION_COLUMNS: Final = (
     " input, run, reason, woken, crc"
 )
 _INSERT_NOTIFICATION: Final = _insert_into("notifications", _NOTIFICATION_COLUMNS)
-SELECT_NOTIFICATIONS: Final = f"SELECT {_NOTIFICATION_COLUMNS} FROM notifications"  # noqa: S608  constants
+SELECT_NOTIFICATIONS: Final = f"SELECT {_NOTIFICATION_COLUMNS} FROM notifications"  # constants
 _NOTICE_BODY: Final = 5
 _READY: Final = "state = 'queued' AND due <= ? AND (expires IS NULL OR expires > ?)"
 NEXT_NOTIFICATIONS_QUERY: Final = (
@@ -476,7 +476,7 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def has_ready(self, journal: str, now: int) -> bool:
         """True if a notification is queued, due and not expired."""
-        sql = f"SELECT 1 FROM notifications INDEXED BY notifications_queued WHERE journal = ? AND {_READY} LIMIT 1"  # noqa: S608
+        sql = f"SELECT 1 FROM notifications INDEXED BY notifications_queued WHERE journal = ? AND {_READY} LIMIT 1"
         return self._one(sql, journal, now, now) is not None
 
     def unwoken(self, now: int, limit: int) -> list[Notification]:
@@ -494,7 +494,7 @@ class NotificationTable(_CheckedTable[Notification]):
         rows = self._all(f"{sql} WHERE {_READY} AND journal > ? ORDER BY journal LIMIT ?", now, now, after, limit)
         return [journal for (journal,) in rows]
 
-    def _each(self, where: str, *values: Any, index: str = "") -> Iterator[Notification]:  # noqa: ANN401
+    def _each(self, where: str, *values: Any, index: str = "") -> Iterator[Notification]:
         rows = self._all(f"{SELECT_NOTIFICATIONS} {index}WHERE {where}", *values)
         return (self._row(found)[0] for found in rows)
 
@@ -540,12 +540,12 @@ def _notification_crc(of: Notification) -> int:
 # ---- attachments ---------------------------------------------------------------------------------------------------
 
 _ATTACHMENT_COLUMNS: Final = "session, digest, media_type, size, name, at"
-_SELECT_ATTACHMENTS: Final = f"SELECT {_ATTACHMENT_COLUMNS} FROM attachments"  # noqa: S608  constants
+_SELECT_ATTACHMENTS: Final = f"SELECT {_ATTACHMENT_COLUMNS} FROM attachments"  # constants
 _PUT_ATTACHMENT: Final = _insert_into("attachments", _ATTACHMENT_COLUMNS, "INSERT OR REPLACE")
 _SESSION_ATTACHMENTS: Final = "SELECT 1 FROM attachments a JOIN journals j ON j.id = a.session"
 _REFERENCES: Final = "SELECT 1 FROM refs r JOIN journals j ON j.no = r.journal WHERE r.digest = ?"
 _UNUSED_BLOBS: Final = (
-    "SELECT b.digest, length(b.body) FROM blobs b WHERE b.at < ?"  # noqa: S608
+    "SELECT b.digest, length(b.body) FROM blobs b WHERE b.at < ?"
     " AND NOT EXISTS (SELECT 1 FROM refs r WHERE r.digest = b.digest)"
     f" AND NOT EXISTS ({_SESSION_ATTACHMENTS} WHERE a.digest = b.digest)"
     " AND NOT EXISTS (SELECT 1 FROM attachments n WHERE n.digest = b.digest AND n.at >= ?)"
@@ -577,7 +577,7 @@ class AttachmentTable(_Table):
         sql = f"{_UNUSED_BLOBS} AND b.digest = ?"
         return [found for digest in digests for found in self._all(sql, before, before, digest)]
 
-    def _exists(self, query: str, *values: Any) -> bool:  # noqa: ANN401
+    def _exists(self, query: str, *values: Any) -> bool:
         return self._one(f"{query} LIMIT 1", *values) is not None
 
     def total(self, session: str) -> tuple[int, int]:
@@ -648,7 +648,7 @@ class AdmissionTable(_Table):
 
     def refusals(self, journal: str | None, limit: int) -> list[RefusedInput]:
         """Newest first."""
-        query = newest_query(f"SELECT {_REFUSAL_COLUMNS} FROM refusals", {"journal = ?": journal}, limit)  # noqa: S608
+        query = newest_query(f"SELECT {_REFUSAL_COLUMNS} FROM refusals", {"journal = ?": journal}, limit)
         return [RefusedInput(*columns) for columns in self._db.execute(*query).fetchall()]
 
     def raw_texts(self) -> Iterator[str]:
@@ -713,13 +713,13 @@ class SpendingTable(_Table):
 
     def spent(self, agent: str | None, day: int | None) -> Spend:
         """Spending of one day, or the total for None."""
-        sql = f"SELECT {_SPEND_COLUMNS} FROM spending WHERE agent = ? AND day = ?"  # noqa: S608
+        sql = f"SELECT {_SPEND_COLUMNS} FROM spending WHERE agent = ? AND day = ?"
         found = self._one(sql, agent or _NO_AGENT, _TOTAL if day is None else day)
         return NO_SPEND if found is None else Spend(*found)
 
     def raw(self) -> Iterator[tuple[str | None, int | None, Spend]]:
         """All rows; the day is None in the row of a total."""
-        for agent, day, *numbers in self._db.execute(f"SELECT agent, day, {_SPEND_COLUMNS} FROM spending"):  # noqa: S608
+        for agent, day, *numbers in self._db.execute(f"SELECT agent, day, {_SPEND_COLUMNS} FROM spending"):
             yield agent or None, None if day == _TOTAL else day, Spend(*numbers)
 
 
@@ -728,7 +728,7 @@ class SpendingTable(_Table):
 _TOMBSTONE_COLUMNS: Final = (
     "journal, kind, agent, role, session, status, detail, digest, head, pos, created, updated, at, spent, crc"
 )
-_SELECT_TOMBSTONES: Final = f"SELECT {_TOMBSTONE_COLUMNS} FROM tombstones"  # noqa: S608  constants
+_SELECT_TOMBSTONES: Final = f"SELECT {_TOMBSTONE_COLUMNS} FROM tombstones"  # constants
 _INSERT_TOMBSTONE: Final = _insert_into("tombstones", _TOMBSTONE_COLUMNS)
 _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' AND at BETWEEN 1 AND ? - 1"
 _spent_decoder: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
@@ -766,7 +766,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
             *(stone.at - BLOB_GRACE_MS, row.no, row.no),
         )
         for table in ("records", "inputs", "input_aliases", "waits", "refs"):
-            self._run(f"DELETE FROM {table} WHERE journal = ?", row.no)  # noqa: S608  constants
+            self._run(f"DELETE FROM {table} WHERE journal = ?", row.no)  # constants
         self._run("DELETE FROM notifications WHERE journal = ?", row.id)
         self._run("DELETE FROM journals WHERE no = ?", row.no)
         # Keep the newest position in use, by a record of journal 0: SQLite would give it to the next record.
@@ -787,11 +787,11 @@ class RetentionTable(_CheckedTable[Tombstone]):
         return self._db.changes()
 
     def empty_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> int:
-        self._run(f"UPDATE inputs SET body = x'' WHERE {_old_inputs(spare)}", row.no, before, *spare)  # noqa: S608
+        self._run(f"UPDATE inputs SET body = x'' WHERE {_old_inputs(spare)}", row.no, before, *spare)
         return self._db.changes()
 
     def remove_waits(self, row: JournalRow, prefix: str, before: int) -> int:
-        self._run(f"DELETE FROM waits WHERE {_OLD_WAITS}", row.no, prefix, after_prefix(prefix), before)  # noqa: S608
+        self._run(f"DELETE FROM waits WHERE {_OLD_WAITS}", row.no, prefix, after_prefix(prefix), before)
         return self._db.changes()
 
     def after(self, pos: int, role: str | None, limit: int) -> list[Tombstone]:
@@ -802,8 +802,8 @@ class RetentionTable(_CheckedTable[Tombstone]):
     def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
         """How many inputs `empty_inputs` and how many waits `remove_waits` would take."""
         no = self._one("SELECT no FROM journals WHERE id = ?", journal)
-        inputs = f"SELECT count(*) FROM inputs WHERE {_old_inputs(spare)}"  # noqa: S608  constants
-        waits = f"SELECT count(*) FROM waits WHERE {_OLD_WAITS}"  # noqa: S608  constants
+        inputs = f"SELECT count(*) FROM inputs WHERE {_old_inputs(spare)}"  # constants
+        waits = f"SELECT count(*) FROM waits WHERE {_OLD_WAITS}"  # constants
         return self._one(inputs, no, before, *spare), self._one(waits, no, prefix, after_prefix(prefix), before)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[Tombstone, bool]:

@@ -125,7 +125,7 @@ class StoreWriter:
     def _serve(self, jobs: list[WriteJob]) -> None:
         if self._rows is None and not self._reattach():
             error = StoreFailed("it could not be opened again after a failed commit")
-            self._answer([(job, error) for job in jobs], False)  # noqa: FBT003
+            self._answer([(job, error) for job in jobs], False)
             return
         answers, foreign = self._commit(jobs)
         crash_point("store.before_answer")
@@ -149,7 +149,7 @@ class StoreWriter:
         except apsw.BusyError as error:
             self._roll_back()  # each job by itself would only wait again
             return [translate(self._path, error)] * len(jobs), False
-        except Exception as error:  # noqa: BLE001  each job gets its own answer; none is lost
+        except Exception as error:  # each job gets its own answer; none is lost
             self._roll_back()
             return self._one_by_one(jobs, error), True
         if not changed:
@@ -355,7 +355,7 @@ def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs:
             # The file itself is open; its shared memory can't be opened.
             raise StoreUnsafe(path, _NO_LOG) from error
         if not _switch_to_log(connection, limits.busy_ms):
-            raise StoreUnsafe(path, _NO_LOG)  # noqa: TRY301
+            raise StoreUnsafe(path, _NO_LOG)
         synchronous = "FULL" if durability == "power" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0")
     except BaseException:

@@ -200,7 +200,7 @@ async def refusal(kind: type[E], attempt: Awaitable[object], **fields: object) -
     raise AssertionError(message)
 
 
-async def promptly(attempt: Awaitable[Any]) -> Any:  # noqa: ANN401  whatever the attempt answers
+async def promptly(attempt: Awaitable[Any]) -> Any:  # whatever the attempt answers
     """The answer, or a failure instead of a hanging test."""
     return await asyncio.wait_for(attempt, PATIENCE)
 

@@ -71,7 +71,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
     reach = _reach(workspace, private=True)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
-    def list_files(path: str = ".", glob: str = "", recursive: bool = False) -> str:  # noqa: FBT001, FBT002  for models
+    def list_files(path: str = ".", glob: str = "", recursive: bool = False) -> str:  # for models
         """List the files and directories in a directory of the workspace.
 
         Directories end in '/'. Links are shown, not followed. Directories such as .git and node_modules are shown, but
@@ -104,7 +104,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
         pattern: str,
         path: str = ".",
         glob: str = "",
-        ignore_case: bool = False,  # noqa: FBT001, FBT002  for models
+        ignore_case: bool = False,  # for models
         context: int = 0,
     ) -> str:
         r"""Find lines that match a regular expression in the text files of the workspace.
@@ -152,11 +152,11 @@ def writing_tools(writer: FileWriter) -> tuple[AnyTool, ...]:
         """
         return writer.write(parse_file_path(path), content)
 
-    def reconcile(ctx: Context, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: ARG001, FBT001, FBT002
+    def reconcile(ctx: Context, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: ARG001
         return writer.find_out(parse_file_path(path), old, new)
 
     @tool(destructive=True, reconcile=reconcile, reach=reach)
-    def edit_file(path: str, old: str, new: str, all: bool = False) -> str:  # noqa: FBT001, FBT002  for models
+    def edit_file(path: str, old: str, new: str, all: bool = False) -> str:  # for models
         """Replace a piece of a text file in the workspace, exactly.
 
         The old text must be in the file once, to the last space and line break, so give enough of what is around it.

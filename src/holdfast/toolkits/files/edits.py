@@ -274,7 +274,7 @@ class FileWriter:
             with translate_errors(label):
                 _write_file(number, data, old)
             if _version(self._existing(below, place)) != _version(old):
-                raise FileChanged(label)  # noqa: TRY301  the temporary file is removed below
+                raise FileChanged(label)  # the temporary file is removed below
             with translate_errors(label):
                 os.rename(temporary, place.name, src_dir_fd=below, dst_dir_fd=below)
         except BaseException:

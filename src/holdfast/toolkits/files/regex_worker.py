@@ -95,7 +95,7 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
 
 def _limit_process(seconds: int, memory: int) -> None:
     # If the parent dies during a match, no other process ends this one.
-    import resource  # noqa: PLC0415  not on every system
+    import resource  # not on every system
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

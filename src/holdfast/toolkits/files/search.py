@@ -161,7 +161,7 @@ class RegexMatcher:
             asked = {**self._query, "seconds": math.ceil(left) + 1, "memory": MATCHER_MEMORY}
             answer = self._ask(json.dumps(asked).encode() + b"\n")
             if "invalid" in answer:
-                raise PatternInvalid("pattern", str(self._query["pattern"]), answer["invalid"])  # noqa: TRY301
+                raise PatternInvalid("pattern", str(self._query["pattern"]), answer["invalid"])
         except MatcherStopped as error:
             self.__exit__()
             if self._late:

@@ -166,7 +166,7 @@ def program_digest(descriptor: int, opener: Opener) -> bytes | None:
         parts.append(file_digest(descriptor, _HOOKS))  # it is missing, or a link
     else:
         try:
-            names = sorted(os.listdir(hooks))  # noqa: PTH208  it is open
+            names = sorted(os.listdir(hooks))  # it is open
             if len(names) > _MAX_HOOKS:
                 return None
             for name in names:

@@ -121,7 +121,7 @@ class UsageMonitor:
 
     def _processes(self) -> Iterator[str]:
         with suppress(OSError):
-            for name in os.listdir(f"{self._inside}/proc"):  # noqa: PTH208  only names are wanted
+            for name in os.listdir(f"{self._inside}/proc"):  # only names are wanted
                 if name.isdigit():
                     yield f"{self._inside}/proc/{name}"
 
@@ -155,7 +155,7 @@ class UsageMonitor:
         found: dict[int, int] = {}
         for process in self._processes():
             with suppress(OSError):
-                for name in os.listdir(f"{process}/fd"):  # noqa: PTH208  only names are wanted
+                for name in os.listdir(f"{process}/fd"):  # only names are wanted
                     with suppress(OSError):
                         file = os.stat(f"{process}/fd/{name}")  # noqa: PTH116
                         if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev == device:

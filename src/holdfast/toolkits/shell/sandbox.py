@@ -280,7 +280,7 @@ class ControlGroup:
     def _make(self, folder: Path, memory: int) -> None:
         folder.mkdir()
         self._folders.append(folder)
-        bounds = group_limits(os.listdir(folder), memory)  # noqa: PTH208  only names are wanted
+        bounds = group_limits(os.listdir(folder), memory)  # only names are wanted
         if not bounds:
             raise policy.ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
         for name, value in bounds.items():
@@ -292,7 +292,7 @@ def check_control_groups(within: tuple[str, ...], memory: int) -> None:
     """Raise `ControlGroupRefused` if no group can be made there. Removes groups that killed processes left."""
     for folder in within:
         with suppress(OSError):
-            for name in os.listdir(folder):  # noqa: PTH208  only names are wanted
+            for name in os.listdir(folder):  # only names are wanted
                 found = _OWN_GROUP.fullmatch(name)
                 if found is not None and not Path(f"/proc/{found[1]}").exists():
                     _remove_group(Path(folder) / name)

@@ -75,8 +75,8 @@ def web(
     for what, value, least in (("limit", limit, 1), ("characters", characters, 100), ("redirects", redirects, 0)):
         check_int(what, value, least=least)
 
-    from holdfast.toolkits.web.fetch import Fetcher, system_resolver  # noqa: PLC0415  not with the door
-    from holdfast.tools.definition import Reach, tool  # noqa: PLC0415
+    from holdfast.toolkits.web.fetch import Fetcher, system_resolver  # not with the door
+    from holdfast.tools.definition import Reach, tool
 
     fetcher = Fetcher(
         policy=policy,
@@ -89,7 +89,7 @@ def web(
     )
 
     @tool(read_only=True, untrusted=True, reach=Reach(family="web", external=True, url="url"))
-    async def fetch(url: str, start: int = 0, raw: bool = False) -> str | File:  # noqa: FBT001, FBT002  a model names it
+    async def fetch(url: str, start: int = 0, raw: bool = False) -> str | File:  # a model names it
         """Read a page, a text or a file on the web with a GET request.
 
         HTML comes as readable text with its links, JSON and other text as it is; a PDF or an image comes as a file.

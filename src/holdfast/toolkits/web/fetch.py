@@ -85,7 +85,7 @@ class BodyDecoder:
         if self._inflater is not None:
             raise BodyBroken("it ends in the middle")
 
-    def _begin(self, data: bytes) -> Any:  # noqa: ANN401  the type of `zlib.decompressobj()` has no public name
+    def _begin(self, data: bytes) -> Any:  # the type of `zlib.decompressobj()` has no public name
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise BodyBroken("it is compressed in too many pieces")
@@ -159,8 +159,8 @@ async def open_response(
     It sends no cookies and no credentials, uses no proxy and nothing from the environment, and neither follows
     redirects nor decompresses. The certificate is checked against the name in the URL.
     """
-    import aiohttp  # noqa: PLC0415  heavy: loaded with the first call
-    from yarl import URL  # noqa: PLC0415
+    import aiohttp  # heavy: loaded with the first call
+    from yarl import URL
 
     headers = {"User-Agent": user_agent, "Accept": _ACCEPT, "Accept-Encoding": ACCEPTED}
     connector = aiohttp.TCPConnector(
@@ -235,7 +235,7 @@ def _guarded(addresses: frozenset[Address]) -> Callable[[Any], socket.socket]:
 
 
 def _describe_failure(error: Exception) -> str:
-    import aiohttp  # noqa: PLC0415
+    import aiohttp
 
     match error:
         case aiohttp.ClientConnectorCertificateError():
@@ -331,7 +331,7 @@ class Fetcher:
         decoder = choose_decoder(encoding)
         if decoder is None:
             raise ContentRefused(str(url), f"it came compressed as {encoding[:40]!a}, which was not asked for")
-        import aiohttp  # noqa: PLC0415
+        import aiohttp
 
         limit, wire, size = self.limit, 0, 0
         parts: list[bytes] = []

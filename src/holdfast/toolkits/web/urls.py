@@ -309,7 +309,7 @@ def _parse_host(url: str, host: str) -> str | Address:
 def _encode_host(url: str, host: str) -> str:
     if host.isascii():
         return host.lower()
-    import idna  # noqa: PLC0415  only for names that need it
+    import idna  # only for names that need it
 
     if len(host) > _MAX_NAME:  # the longer, the slower; and no shorter name can come of it
         raise UrlInvalid(url, "its host is too long")

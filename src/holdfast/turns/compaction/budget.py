@@ -235,7 +235,7 @@ class Careful:
         """The tokens of a message by the custom counter, or an estimate."""
         try:
             return min(max(math.ceil(self._counter.tokens(message)), 0), _MOST)
-        except Exception:  # noqa: BLE001  a counter must never fail a turn
+        except Exception:  # a counter must never fail a turn
             return self._estimator.tokens(message)
 
 
@@ -308,7 +308,7 @@ def files_in(result: ToolResult) -> list[Attachment]:
     return found
 
 
-def _look(value: Any, depth: int, found: list[Attachment]) -> None:  # noqa: ANN401  any JSON value
+def _look(value: Any, depth: int, found: list[Attachment]) -> None:  # any JSON value
     if isinstance(value, Attachment):
         found.append(value)
     elif isinstance(value, dict):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from holdfast.testing.scripted import ScriptReply
 
 KINDS = {
-    *("SessionDrive", "TurnRunner", "Performer", "ToolBatch", "ToolCallRunner", "ToolExecutor", "ModelCaller", "LeasedJournal"),
+    *("SessionDrive", "TurnRunner", "Performer", "ToolBatch", "ToolCallRunner"),
+    *("ToolExecutor", "ModelCaller", "LeasedJournal"),
     *("FunctionDrive", "TaskDrive", "ProcessContext", "ProcessWaits"),
 }
 

@@ -24,6 +24,6 @@ def test_each_of_two_that_wait_at_once_goes_on_only_when_the_records_are_durable
             await performer.settle()
             return [type(entry.record).__name__ for entry in await store.read("j")]
 
-        return await asyncio.gather(on_disk(), on_disk())
+        return [*await asyncio.gather(on_disk(), on_disk())]
 
     assert simulate(1, main) == [["Opened", "Started"], ["Opened", "Started"]]

@@ -1,6 +1,6 @@
-"""Admission of inputs: their size, their rate and their repetition. Pure; `store.inbox` checks rate and repeats.
+"""Admission of inputs: size, rate and repetition. Pure; `store.inbox` checks rate and repetition.
 
-The same key with the same content is the same turn, always and before any of this. Here only the content counts.
+The same key with the same content is always the same turn, before any of this. Here only the content counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Duplicates = Literal["allow", "same_turn", "refuse"]
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs that a session accepts, with the defaults. Spans are timedeltas, or seconds."""
+    """The inputs that a session accepts. Spans are timedeltas or seconds."""
 
     max_chars: int = 1_000_000
     """Characters of all texts of one input together."""
@@ -36,10 +36,11 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     window: timedelta | float = timedelta(minutes=1)
     """The span in which `per_window` inputs are accepted."""
     per_window: int | None = None
-    """Inputs of one session in each window; None: no limit."""
+    """Inputs of one session in each window; None for no limit."""
     duplicates: Duplicates = "allow"
-    """The turn of content that was sent before within `duplicate_window`: a turn of its own (``"allow"``: people do say
-    "yes" twice), the turn of the first (``"same_turn"``), or a `DuplicateInput` (``"refuse"``)."""
+    """Content that was sent before within `duplicate_window` becomes a turn of its own (``"allow"``: people do say
+    "yes" twice), gets the turn of the first (``"same_turn"``), or raises `DuplicateInput` (``"refuse"``).
+    """
     duplicate_window: timedelta | float = timedelta(seconds=10)
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def looks_back_ms(self) -> int:
-        """Milliseconds of earlier inputs that the check needs; 0: none."""
+        """How far back, in milliseconds, the check looks for earlier inputs; 0 for not at all."""
         rate = 0 if self.per_window is None else milliseconds(self.window)
         return max(rate, 0 if self.duplicates == "allow" else milliseconds(self.duplicate_window))
 
@@ -65,12 +66,12 @@ _decode: Final = msgspec.json.Decoder(Admission).decode
 
 
 def encode_admission(admission: Admission) -> str | None:
-    """The admission as the store keeps it for other processes; None for the default."""
+    """The admission as JSON for other processes; None for the default."""
     return None if admission == DEFAULT else msgspec.json.encode(admission).decode()
 
 
 def decode_admission(body: str | None) -> Admission:
-    """The admission that `encode_admission` wrote. One that can't be read (of a newer release) is the default."""
+    """Decode an admission; an unreadable one (of a newer release) becomes the default."""
     if body is None:
         return DEFAULT
     try:
@@ -82,7 +83,7 @@ def decode_admission(body: str | None) -> Admission:
 def find_input_error(
     admission: Admission, session: str, parts: Sequence[InputPart | File]
 ) -> EmptyInput | InputTooLarge | None:
-    """The error of an input that is empty or too large; needs no look at the store."""
+    """The error for an empty or too large input. Does not read the store."""
     texts = [part.text for part in parts if isinstance(part, Text)]
     others = [part for part in parts if not isinstance(part, Text)]
     files = [part.size if isinstance(part, Attachment) else len(part.data) for part in others]

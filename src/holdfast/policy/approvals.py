@@ -1,7 +1,7 @@
-"""Questions about tool calls, their answers, and the rules that people store with an approval. Pure.
+"""Approval questions about tool calls, their answers, and the rules stored with an approval. Pure.
 
-A person approves the call as it will run: tool, definition, version or code, arguments with their defaults,
-confinement, session and key. All of it is in one digest; a call that differs by one byte is another question.
+A person approves the call as it will run: tool, definition, version or code, arguments with defaults, confinement,
+session and key. One digest covers all of it, so a call that differs by one byte is another question.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 KIND: Final = "approval"
-"""The kind of these waits in the store."""
+"""The kind of approval waits in the store."""
 MARK: Final = "/%approval-"
 """Separates the key of a call from the digest in the name of its wait."""
 EXPIRES_MS: Final = 7 * 86_400_000
-"""Time to answer a question unless its rule sets another: a week."""
+"""Default time to answer a question: a week."""
 _SHOWN: Final = 16
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call as it will run, and why a person is asked about it."""
+    """A call as it will run, and the reason to ask a person."""
 
     session: str
     agent: str
@@ -39,7 +39,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     definition: str
     """The digest of the tool's definition."""
     arguments: dict[str, Any]
-    """With the defaults of what the model left out."""
+    """With the defaults of omitted arguments."""
     sandbox: str | None = None
     rule: str = ""
     why: str = ""
@@ -51,32 +51,31 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def digest(self) -> str:
-        """The digest that an approval is for. Time and reason of the question are no part of it."""
+        """The digest that an approval names. It does not cover time and reason of the question."""
         return self.digest_with(self.arguments)
 
     def digest_with(self, arguments: dict[str, Any]) -> str:
-        """The digest of the same call with other arguments: another one, unless they are the same."""
+        """The digest of the same call with other arguments."""
         parts = [self.session, self.effect, self.agent, self.tool, self.definition, arguments, self.sandbox]
         return digest(KIND, parts if self.implementation is None else [*parts, self.implementation])
 
     @property
     def id(self) -> str:
-        """The id that people use."""
+        """The id that people type."""
         return f"a-{self.digest[:_SHOWN]}"
 
     @property
     def wait(self) -> str:
-        """The name of its wait."""
         return wait_name(self.effect, self.digest)
 
 
 def wait_name(effect: str, digest: str) -> str:
-    """The name of the wait in which a call is asked about."""
+    """The name of the wait for an approval of a call."""
     return f"{effect}{MARK}{digest[:_SHOWN]}"
 
 
 class Approved(msgspec.Struct, frozen=True, tag="approved", omit_defaults=True):
-    """A person approved the call with this digest. `arguments` are set if the person changed them."""
+    """A person approved the call with this digest; `arguments` are set if the person changed them."""
 
     digest: str
     by: str | None = None
@@ -96,7 +95,7 @@ _questions: Final = msgspec.json.Decoder(Question)
 
 
 def read_question(body: bytes) -> Question | None:
-    """The question in the body of a wait; None if the body is none."""
+    """The question in the body of a wait; None if the body holds none."""
     try:
         return _questions.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -111,7 +110,7 @@ def _decode_answer(payload: bytes | None) -> ApprovalAnswer:
 
 
 def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
-    """The answer to a question. A payload that does not approve this very question is a denial."""
+    """The answer to a question. A payload that does not approve this question by its digest is a denial."""
     answer = _decode_answer(payload)
     if isinstance(answer, Approved):
         arguments = question.arguments if answer.arguments is None else answer.arguments
@@ -127,24 +126,24 @@ def is_approval_of(payload: bytes | None, digest: str) -> bool:
 
 
 def refusal_text(tool: str, answer: Denied) -> str:
-    """The text that the model reads of a denial."""
+    """The text that tells the model of a denial."""
     who = "A person" if answer.by is None else f"A person ({answer.by})"
     why = f": {answer.reason}" if answer.reason else "."
     return f"{who} did not allow this call of {tool}{why}"
 
 
 def narrowest_rule(subject: Subject) -> str | None:
-    """The rule that allows calls like this one, as JSON; None where no rule could tell them from others.
+    """The narrowest rule that allows calls like this one, as JSON; None if no rule can single them out.
 
-    A command is allowed by its words (and whatever follows them, so it must have two at least), a URL by its host,
-    anything else by all of its arguments: never a tool as a whole.
+    It matches a command by its words (two at least; more may follow), a URL by its host, any other call by all of its
+    arguments. It never allows a tool as a whole.
     """
     name = f"{subject.family}.{subject.tool}" if subject.of_server else subject.tool
     table: dict[str, Any] = {"allow": name}
     given: Any = None if subject.command is None else subject.args.get(subject.command)
     if isinstance(given, list):
         if len(cast("list[Any]", given)) < 2:
-            return None  # a program as a whole may do anything
+            return None  # a program may do anything
         table["argv"] = given
     elif subject.url is not None:
         url = read_url(str(subject.args.get(subject.url)))
@@ -163,7 +162,7 @@ def narrowest_rule(subject: Subject) -> str | None:
 
 
 def parse_stored_rule(body: str) -> Rule:
-    """The rule that was stored as JSON; raises `PolicyInvalid` for other text."""
+    """Parse a stored rule; `PolicyInvalid` if the text is none."""
     try:
         table = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -175,7 +174,7 @@ def parse_stored_rule(body: str) -> Rule:
 
 
 def is_allowed_by_stored(bodies: Iterable[str], subject: Subject) -> bool:
-    """True if one of the stored rules allows this call. A rule that can't be read allows nothing."""
+    """True if a stored rule allows this call. An unreadable rule allows nothing."""
     for body in bodies:
         try:
             rule = parse_stored_rule(body)

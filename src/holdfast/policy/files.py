@@ -1,4 +1,4 @@
-"""Policy files: TOML that says what the functions say, with the same words."""
+"""Policy files: rules in TOML, with the words of the functions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEYS: Final = {
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
-    """The policy that a file holds; an error that names the file, the rule and the key when it can't be meant."""
+    """Load a policy file. Errors name the file, the rule and the key."""
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("policy", path, "a list of rules, a Policy, or the path of a policy file")
     place = Path(path)
@@ -49,7 +49,7 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     if len(data) > MAX_FILE:
         raise PolicyInvalid(f"it has more than {MAX_FILE:,} bytes", file=str(place))
     policy = parse_policy(data, str(place), str(place.absolute().parent))
-    # A policy must not lie where it lets an agent work: that agent could rewrite it.
+    # An agent could rewrite a policy in a folder where it may work.
     for part in policy.rules:
         if isinstance(part, Within) and why_outside(str(place.absolute()), part.roots, None, real_path) is None:
             said = f"it lies in a folder that it opens to the agent ({part}); move it out of there"
@@ -58,7 +58,7 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[int, bytes]:
-    """The mode of a file, and its content if it is a regular one. A pipe is not waited for."""
+    """The mode and content of a file; does not wait for a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -71,7 +71,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[int, bytes]:
 
 
 def parse_policy(data: bytes, file: str, folder: str) -> Policy:
-    """The policy that a text in TOML says. Folders in it begin at `folder`."""
+    """Parse a policy in TOML. Its relative folders begin at `folder`."""
     try:
         found: dict[str, Any] = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -90,7 +90,7 @@ def parse_policy(data: bytes, file: str, folder: str) -> Policy:
 
 
 def parse_rule(table: object, file: str, folder: str, number: int = 1) -> PolicyPart:
-    """One rule that a table says; errors name `file` and `number`."""
+    """Parse one rule; errors name `file` and `number`."""
     if not isinstance(table, dict):
         raise PolicyInvalid("a rule is a table under [[rule]]", rule=number, file=file)
     said = dict(cast("dict[str, Any]", table))
@@ -114,7 +114,7 @@ def parse_rule(table: object, file: str, folder: str, number: int = 1) -> Policy
             said["when"] = {name: _rooted_condition(asked, folder) for name, asked in said["when"].items()}
         return _MAKERS[kind](first, **said)
     except PolicyInvalid as error:
-        # In a file a tool stands behind the word that says what becomes of it.
+        # In a file, the verdict is the key and the tool its value.
         key = kind if error.key == "tool" else error.key
         raise PolicyInvalid(error.reason, key=key, rule=number, file=file) from None
 
@@ -126,19 +126,19 @@ def _rooted_condition(asked: object, folder: str) -> object:
     return {**table, "within": _rooted(table["within"], folder)}
 
 
-def _rooted(roots: object, folder: str) -> Any:  # what is no path is complained about elsewhere
+def _rooted(roots: object, folder: str) -> Any:  # other types are refused later
     if isinstance(roots, list):
         return [_rooted(root, folder) for root in cast("list[object]", roots)]
     if not isinstance(roots, str) or not roots or roots.startswith("~"):
         return roots
-    return os.path.join(folder, roots)  # noqa: PTH118  '..' is taken out where all paths are
+    return os.path.join(folder, roots)  # noqa: PTH118  parse_roots resolves '..'
 
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def format_policy(policy: Policy) -> str:
-    """The text in TOML; `PolicyUnwritable` names the rule that no file can say."""
+    """The policy in TOML; `PolicyUnwritable` names a rule that TOML can't express."""
     if policy.above:
         raise PolicyUnwritable("parent", "a policy within that of a parent is two policies; write each by itself")
     parts = [] if policy.taint else ["taint = false\n"]
@@ -149,7 +149,7 @@ def format_policy(policy: Policy) -> str:
 
 
 def _fields(rule: PolicyPart) -> dict[str, object]:
-    """Keys and values, in the order in which people would write them."""
+    """Keys and values in reading order."""
     if isinstance(rule, Within):
         tools = None if rule.tools.everything else rule.tools.text
         fields = {"within": rule.roots, "tools": tools, "name": rule.name}
@@ -183,7 +183,7 @@ def _value(rule: PolicyPart, value: object) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # JSON escapes what TOML wants escaped, but for one character.
+            # JSON escapes all that TOML requires, except one character.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
             return f"[{', '.join(_value(rule, one) for one in value)}]"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # of anything

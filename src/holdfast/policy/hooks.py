@@ -1,8 +1,7 @@
-"""Hooks: functions of the host that see or decide what an agent does.
+"""Hooks: functions of the host that observe or decide actions of an agent. Subclass `Hooks` and override its methods.
 
-Subclass `Hooks` and override its methods. A hook decides by what it returns, and can only make things stricter: no hook
-allows what a policy denies. A deciding hook that raises or takes too long denies; the error of an observing one is
-shown, and the turn goes on.
+A hook decides by its return value, and can only make the decision stricter: no hook allows a call that a policy denies.
+A deciding hook that raises or times out denies. If an observing one does, the error is shown and the turn goes on.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ TIMEOUT: Final = 30.0
 
 
 class Deny(msgspec.Struct, frozen=True, tag="deny"):
-    """The call, the model call or the turn is refused. The model reads the reason."""
+    """Refuse the call, the model call or the turn. The model reads the reason."""
 
     reason: str
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """A person is asked first."""
+    """Ask a person first."""
 
     why: str
 
 
 class Replace(msgspec.Struct, frozen=True, tag="replace"):
-    """The call is made with these arguments."""
+    """Make the call with these arguments."""
 
     arguments: dict[str, Any]
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """The call is not made, and this value is its result."""
+    """Skip the call; this value is its result."""
 
     value: Any
 
@@ -64,20 +63,20 @@ class HookTurn:
     agent: str
     turn: str
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    """The metadata of the session and of the input with which the turn began."""
+    """The metadata of the session, and of the input that began the turn."""
 
     def deny(self, reason: str) -> Deny:
-        """The turn is not begun, and ends as failed."""
+        """Refuse the turn; it ends as failed."""
         return Deny(reason)
 
 
 @dataclass(frozen=True, slots=True)
 class HookRequest:
-    """A question to the model, before it is asked. `kind` tells what is asked for: the next step of the turn, a
-    summary of the conversation, which makes room for it, or the answer to a question outside of any conversation.
+    """A request to the model, before it is sent.
 
-    Such a direct question has the turn whose tool asks it. In `turn` there is nothing where there is no turn, or only
-    the session for which a durable function works.
+    `kind` is its purpose: the next step of the turn, a summary that makes room in the conversation, or a direct
+    question outside of any conversation. A direct question has the turn whose tool asks it. Without a turn, `turn` is
+    empty, or has only the session for which a durable function works.
     """
 
     turn: HookTurn
@@ -85,20 +84,21 @@ class HookRequest:
     kind: RequestKind = "turn"
 
     def deny(self, reason: str) -> Deny:
-        """The model is not asked; the turn ends as failed. Instead of a summary, the oldest messages are dropped.
-
-        Who asked a direct question gets a `ModelError` of the kind ``denied``.
+        """Refuse the request; the turn ends as failed. For a summary, the runtime drops the oldest messages instead. A
+        direct question raises a `ModelError` of the kind ``denied``.
         """
         return Deny(reason)
 
     def answer(self, text: str) -> Answer:
-        """The model is not asked; this is its reply, or the summary. After it has answered, this is what it said."""
+        """Use this text as the reply or the summary. Before the call, the model is not asked; after it, the text
+        replaces its reply.
+        """
         return Answer(text)
 
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A tool call. `arguments` is a copy: to change them, return `replace(...)`."""
+    """A tool call. `arguments` is a copy; to change them, return `replace(...)`."""
 
     turn: HookTurn
     tool: str
@@ -107,35 +107,34 @@ class HookCall:
     idempotency_key: str = field(default="")
 
     def deny(self, reason: str) -> Deny:
-        """The call is not made; the model reads the reason."""
+        """Refuse the call; the model reads the reason."""
         return Deny(reason)
 
     def ask(self, why: str) -> Ask:
-        """A person is asked before the call is made."""
+        """Ask a person before the call."""
         return Ask(why)
 
     def replace(self, arguments: dict[str, Any]) -> Replace:
-        """The call is made with these arguments. The policy judges them, not the old ones."""
+        """Make the call with these arguments; the policy decides about them, not about the old ones."""
         return Replace(arguments)
 
     def answer(self, value: Any) -> Answer:  # any JSON value
-        """The call is not made; this is its result."""
+        """Skip the call and use this as its result."""
         return Answer(value)
 
 
 class Hooks:
-    """Override what is of interest. All are async, and run in the order in which they were given: first those of the
-    agent, then those of the runtime.
+    """Base class of hooks; override the methods you need.
 
-    Those that may return something decide; the others observe. Each call must end within `timeout`.
+    All are async. They run in order, those of the agent before those of the runtime. Methods with a return value
+    decide; the others observe. Each call must end within `timeout`.
     """
 
     timeout: timedelta | float = TIMEOUT
-    """Time limit of each call of a hook, in seconds or as a timedelta; after it comes a `HookTimeout`."""
+    """Time limit of each call, in seconds or as a timedelta; exceeding it is a `HookTimeout`."""
 
     @property
     def seconds(self) -> float:
-        """The time limit in seconds."""
         return milliseconds(self.timeout) / 1000
 
     @property
@@ -144,44 +143,44 @@ class Hooks:
         return type(self).__name__
 
     async def before_turn(self, turn: HookTurn) -> Deny | None:
-        """A turn is about to begin."""
+        """Before a turn begins."""
 
     async def after_turn(self, turn: HookTurn, ending: Ending) -> None:
-        """A turn has ended, and that is recorded. Nothing waits for this: neither the outcome nor the next turn."""
+        """After the end of a turn was recorded. Neither the outcome nor the next turn waits for this."""
 
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
-        """The model is about to be asked."""
+        """Before a request to the model."""
 
     async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelDecision | None:
-        """The model has answered; nothing of it is recorded yet. An answer takes the place of all that it said."""
+        """After the model answered, before the reply is recorded. An answer replaces the whole reply."""
 
     async def before_tool(self, call: HookCall) -> ToolDecision | None:
-        """A tool is about to be called; the policy decides after this."""
+        """Before a tool call; the policy decides after this."""
 
     async def after_tool(self, call: HookCall, result: ToolResult) -> Answer | None:
-        """A call has ended, also one that was denied, was of no tool or had wrong arguments.
+        """After a call, also a denied one, one of an unknown tool or one with wrong arguments.
 
-        What is returned takes the place of its result; a result that is `unknown` stays so.
+        A returned answer replaces the result, except an `unknown` one.
         """
 
     async def before_compaction(self, turn: HookTurn, messages: int, tokens: int) -> Deny | None:
-        """`messages` messages of the conversation are about to be shortened or summarised."""
+        """Before `messages` messages of the conversation are shortened or summarised."""
 
     async def after_compaction(self, turn: HookTurn, summary: str | None) -> None:
-        """The context is shorter now."""
+        """After the conversation was compacted."""
 
     async def on_notification(self, turn: HookTurn, text: str) -> None:
-        """Notifications enter the turn, as this text."""
+        """When notifications enter the turn, as this text."""
 
     async def on_error(self, turn: HookTurn, error: HoldfastError | Exception) -> None:
-        """A model call or a tool call failed."""
+        """When a model call or a tool call failed."""
 
 
 HOOKS: Final = tuple(name for name, value in vars(Hooks).items() if not name.startswith("_") and callable(value))
 
 
 def check_hooks(given: object) -> tuple[Hooks, ...]:
-    """Hooks in their order, if they are some."""
+    """Check the hooks; they keep their order."""
     if not isinstance(given, list | tuple):
         raise InvalidArgument("hooks", given, "a list of Hooks")
     for hooks in cast("Sequence[object]", given):

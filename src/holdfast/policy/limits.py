@@ -1,8 +1,8 @@
-"""Limits and budgets of an agent: for one turn, one session, one day, and in all; and mandates of sub-agents. Pure.
+"""Limits and budgets of an agent: of one turn, one session, one day, and in total; mandates of sub-agents. Pure.
 
-Limits are looked at before each effect. Steps, tool calls and background tasks are counted ahead: what would pass the
-limit is not begun. What a model call will use nobody knows before it, so tokens and money stop the next effect, and may
-be passed by the call that reached them. Time runs while an effect is under way, and stops it.
+The runtime checks limits before each effect. It counts steps, tool calls and background tasks ahead, so it never begins
+one above the limit. The usage of a model call is unknown before it, so tokens and money stop the next effect; the call
+that reaches the limit may exceed it. Time stops an effect under way.
 """
 
 from __future__ import annotations
@@ -36,60 +36,59 @@ _WHOSE: Final[dict[Scope, str]] = {
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget. None: no limit."""
+    """A budget; None means no limit."""
 
     steps: int | None = None
     """Model calls that were answered."""
     tokens: int | None = None
-    """Input and output together. What was read from and written to a cache is input, reasoning is output."""
+    """Input and output together. Cached tokens are input, reasoning is output."""
     cost_usd: float | None = None
     """US dollars, by the prices at the time of each call."""
     tool_calls: int | None = None
-    """Tool calls that were asked for and not refused by a limit, however they ended."""
+    """Requested tool calls that no limit refused, however they ended."""
     background: int | None = None
-    """Calls that went on in the background."""
+    """Calls that were moved to the background."""
     wall_time: timedelta | None = None
-    """Working time of turns, without the queue and without waits in which nothing runs."""
+    """Working time of turns, without the queue and without idle waits."""
 
     def __post_init__(self) -> None:
         _check_numbers("budget", self)
 
     @property
     def wall_ms(self) -> int | None:
-        """`wall_time` in milliseconds."""
         return None if self.wall_time is None else milliseconds(self.wall_time)
 
 
 class Limits(Budget, frozen=True, kw_only=True):
-    """The limits of one turn of an agent, with the defaults, and the budgets of its sessions, its days and in all.
+    """Limits of one turn of an agent, and the budgets of its sessions, its days and in total.
 
-    A batch of tool calls that would pass the limit is not run, not in part either.
+    A batch of tool calls that would exceed the limit is refused as a whole.
     """
 
     steps: int | None = 50
-    """Model calls. The last one is announced to the model; tools that it still asks for are not run."""
+    """Model calls. The runtime announces the last one to the model, and does not run tools that it still requests."""
     depth: int = 4
     """Levels of sub-agents below the agent; 0: none."""
     handoffs: int = 5
-    """Handoffs of one turn, including this agent's; 0: the agent never hands over."""
+    """Handoffs of one turn, by all agents; 0: this agent never hands over."""
     repeats: int | None = 3
-    """Repetitions of the same calls with the same results that count as a loop; None: no check."""
+    """Repetitions of the same calls with the same results that count as a loop; None for no check."""
     no_progress: int = 12
-    """Model calls in a row that lead to nothing: every tool call failed, or the answer was of no use."""
+    """Model calls in a row without progress: all tool calls failed, or the answer was unusable."""
     repairs: int = 3
-    """Answers of the wrong shape that are sent back to the model."""
+    """Answers of the wrong shape that go back to the model."""
     continuations: int = 2
-    """Continuations of an answer that the output limit cut off."""
+    """Continuations of answers cut off by the output limit."""
     deadline: timedelta | float | None = None
-    """A span, or seconds, from the moment the input was accepted, time in the queue included."""
+    """A timedelta or seconds since the input was accepted, with its time in the queue."""
     session: Budget | None = None
     """Budget of all turns of one session together."""
     daily: Budget | None = None
-    """Budget of all sessions of the agent together in one day, by UTC."""
+    """Budget of all sessions of the agent together in one day (UTC)."""
     total: Budget | None = None
     """Budget of all sessions of the agent together, ever."""
     unpriced: Unpriced = "stop"
-    """Where money is limited, a call of unknown price ends the turn (``"stop"``), or costs nothing (``"free"``)."""
+    """With a limit on money, a call of unknown price ends the turn (``"stop"``) or costs nothing (``"free"``)."""
 
     def __post_init__(self) -> None:
         _check_numbers("limit", self)
@@ -110,12 +109,11 @@ class Limits(Budget, frozen=True, kw_only=True):
 
     @property
     def beyond_turn(self) -> bool:
-        """There is a budget that does not follow from the records of the turn itself."""
+        """True if a budget needs more than the records of the turn itself."""
         return any(limit is not None for limit in (self.wall_time, *self.budgets))
 
     @property
     def budgets(self) -> tuple[Budget | None, Budget | None, Budget | None]:
-        """The budgets beyond the turn: of the session, the day, and in all."""
         return self.session, self.daily, self.total
 
 
@@ -125,13 +123,13 @@ class Consumption(msgspec.Struct, frozen=True, gc=False):
     steps: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-    """Of the calls whose price is known."""
+    """Of the calls with a known price."""
     tool_calls: int = 0
     background: int = 0
     unpriced: int = 0
     """Calls of unknown price."""
     wall_ms: int = 0
-    """Milliseconds in which turns were worked on."""
+    """Working time of turns, in milliseconds."""
 
     def __add__(self, other: Consumption) -> Consumption:
         return Consumption(
@@ -146,7 +144,7 @@ class Consumption(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutOf(msgspec.Struct, frozen=True, gc=False):
-    """A limit that is reached: the end of a turn. `code` names it, ``tokens`` of the turn or ``daily_tokens``."""
+    """A reached limit, which ends a turn. `code` names it, for example ``tokens`` (of the turn) or ``daily_tokens``."""
 
     code: str
     message: str
@@ -161,7 +159,7 @@ ONE_STEP: Final = Consumption(steps=1)
 
 
 def use_of_calls(calls: int, background: int = 0) -> Consumption:
-    """The certain usage of tool calls: themselves, and the step in which the model reads their results."""
+    """The certain usage of tool calls: the calls, and the step that reads their results."""
     return Consumption(steps=1, tool_calls=calls, background=background)
 
 
@@ -174,11 +172,11 @@ def find_exceeded_budget(
     total: Consumption = NOTHING,
     ahead: Consumption = ONE_STEP,
 ) -> OutOf | None:
-    """The budget beyond the turn that leaves no room for what lies `ahead`; None when all do.
+    """The budget beyond the turn without room for the usage `ahead`; None if all have room.
 
-    What a session, a day and the agent in all have used includes the running turn. The limits of the turn itself are
-    the turn machine's; here the turn only tells how long it was worked on, and whether one of its calls had no known
-    price. Calls of earlier turns without one count as nothing, or a single one would close a session for good.
+    `session`, `day` and `total` include the running turn. The turn machine checks the limits of the turn itself; `turn`
+    gives only its working time, and if one of its calls had no known price. Such calls of earlier turns cost nothing
+    here, or a single one would close a session for good.
     """
     if limits.wall_ms is not None and turn.wall_ms >= limits.wall_ms:
         return limit_reached("turn", "wall_time", limits.wall_ms / 1000, turn.wall_ms / 1000)
@@ -196,7 +194,7 @@ def find_exceeded_budget(
 def background_room(
     limits: Limits, turn: Consumption, session: Consumption, day: Consumption, total: Consumption
 ) -> tuple[int | None, int | None]:
-    """Background calls and milliseconds that all budgets beyond the turn leave; None: no limit."""
+    """Background calls and milliseconds that all budgets beyond the turn leave; None for no limit."""
     tasks: list[int] = []
     spans = [] if limits.wall_ms is None else [limits.wall_ms - turn.wall_ms]
     for budget, used in zip(limits.budgets, (session, day, total), strict=True):
@@ -227,14 +225,14 @@ def find_exceeded_limit(budget: Budget, used: Consumption, ahead: Consumption, s
 
 
 def background_limit_reached(allowed: int | None, used: Consumption, ahead: Consumption) -> OutOf | None:
-    """The end of a turn that would have more calls in the background than it may."""
+    """The end of a turn that would exceed its background calls."""
     if allowed is None or used.background + ahead.background <= allowed:
         return None
     return limit_reached("turn", "background", allowed, used.background, ahead.background)
 
 
 def price_unknown(scope: Scope, allowed: float, used: float) -> OutOf:
-    """The end of a turn with a limit in dollars in which a model call had no known price."""
+    """The end of a turn with a limit in dollars and a model call of unknown price."""
     code = "cost_unknown" if scope == "turn" else f"{scope}_cost_unknown"
     message = (
         f"{_WHOSE[scope]} may use {_money(allowed)}, and a model call had no known price: give the model a price, or "
@@ -258,7 +256,7 @@ _UNITS: Final[dict[Counted, str]] = {
 
 
 def limit_reached(scope: Scope, name: Counted, allowed: float, used: float, ahead: int = 0) -> OutOf:
-    """The end of a turn, in words and in numbers. `ahead` more were asked for."""
+    """The end of a turn, in words and numbers; `ahead` more were requested."""
     code = name if scope == "turn" else f"{scope}_{name}"
     if name == "cost_usd":
         message = f"{_WHOSE[scope]} used {_money(used)}, and may use {_money(allowed)}"
@@ -295,32 +293,32 @@ T = TypeVar("T", int, float, timedelta)
 
 
 class Mandate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """On whose behalf the session of a sub-agent works."""
+    """The parents of a sub-agent session, and its share of their limits."""
 
     session: str
     """The session of the parent."""
     turn: str
     key: str
-    """The call of the parent, in the journal in which it was begun."""
+    """The call of the parent, in its first journal."""
     call: str
-    """The same, recognisable wherever the call goes on: its idempotency key."""
+    """The idempotency key of that call, the same wherever it continues."""
     above: tuple[str, ...]
-    """The agents above, the first one of all first; the last one is the parent."""
+    """The agents above, from the top down to the parent."""
     depth: int = 0
-    """Levels of sub-agents that may follow below."""
+    """Levels of sub-agents allowed below."""
     budget: Budget = Budget()
-    """Budget of the session with all sub-agents below it."""
+    """Budget of the session together with all sub-agents below it."""
     untrusted: bool = False
-    """The parent had read text of strangers."""
+    """The parent had read untrusted text."""
     private: bool = False
     """The parent had read private data."""
     untrusted_by: str = ""
-    """The record with which it had."""
+    """The record that brought the private data."""
     private_by: str = ""
 
 
 class Account(msgspec.Struct, frozen=True):
-    """A budget, its span, and the usage and promises that count against it."""
+    """A budget, its span, and the usage and promises counted against it."""
 
     budget: Budget
     used: Consumption
@@ -328,7 +326,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def limits_under_mandate(limits: Limits, mandate: Mandate) -> Limits:
-    """The limits of a sub-agent: its own, and no more than its share."""
+    """The limits of a sub-agent: its own, within its share."""
     budget = mandate.budget
     own = Budget() if limits.session is None else limits.session
     return replace(
@@ -349,23 +347,23 @@ def _least(one: T | None, other: T | None) -> T | None:
 
 
 def policy_of_sub_agent(above: Sequence[Policy | None], own: Policy | None) -> Policy:
-    """The policy of a sub-agent below agents with these policies, the first one of all first."""
+    """The policy of a sub-agent below agents with these policies, from the top down."""
     decided = NO_RULES
     for number, policy in enumerate((*above, own)):
-        rules = NO_RULES if policy is None else policy  # without one, an agent may read; also below one that may more
+        rules = NO_RULES if policy is None else policy  # by default read only, also below an agent that may write
         decided = narrow(decided, rules) if number else rules
     return decided
 
 
 def taint_under(mandate: Mandate | None) -> Taint:
-    """The taint with which a session under this mandate begins."""
+    """The initial taint of a session under this mandate."""
     if mandate is None:
         return CLEAN
     return Taint(mandate.untrusted, mandate.private, mandate.untrusted_by, mandate.private_by)
 
 
 def promised_use(budget: Budget, used: Consumption) -> Consumption:
-    """The most that a running sub-agent may have used when it has ended."""
+    """The most usage that a running sub-agent may have at its end."""
     counted = ("steps", "tokens", "cost_usd", "tool_calls", "background", "wall_ms")
     return replace(used, **{name: max(getattr(used, name), getattr(budget, name) or 0) for name in counted})
 

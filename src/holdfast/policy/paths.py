@@ -1,4 +1,4 @@
-"""Where the paths in the arguments of a call really lead."""
+"""The real paths behind the path arguments of a call."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import PurePosixPath
 from typing import TypeAlias, cast
 
 Real: TypeAlias = Callable[[str, "str | None"], str]
-"""Resolves a path from a folder on; raises OSError or ValueError for a path that can't be resolved."""
+"""Resolves a path from a folder; raises OSError or ValueError for an unresolvable path."""
 
 
 def paths_in(value: object) -> tuple[str, ...]:
-    """The paths that an argument names; none where it is no path and no list of paths."""
+    """The paths in an argument; none if it is neither a path nor a list of paths."""
     listed: list[object] = cast("list[object]", list(value)) if isinstance(value, list | tuple) else [value]  # pyright: ignore[reportUnknownArgumentType]  # of anything
     texts = tuple(path for path in listed if isinstance(path, str) and path)
     return texts if len(texts) == len(listed) else ()
 
 
 def why_outside(path: str, roots: Iterable[str], base: str | None, real: Real) -> str | None:
-    """Why a path is in none of the roots; None where it is in one."""
+    """The reason why a path is in none of the roots; None if it is in one."""
     try:
         return None if is_inside(path, roots, base, real) else "it leads elsewhere"
     except (OSError, ValueError) as error:
@@ -34,20 +34,20 @@ def is_inside(path: str, roots: Iterable[str], base: str | None, real: Real) -> 
 
 
 def path_problem(error: OSError | ValueError) -> str:
-    """Why a path can't be resolved, in at most 100 characters."""
+    """The reason why a path can't be resolved, in at most 100 characters."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return said[:100]
 
 
 def real_path(path: str, base: str | None) -> str:
-    """The real path of `path`, which begins at `base` unless it is absolute. What is not there yet is fine.
+    """The real path of `path`, which begins at `base` unless it is absolute. Its end need not exist.
 
-    Raises OSError or ValueError for a path that can't be resolved: a loop of links, or ``..`` after something that is
-    not there, which could still become a link to anywhere.
+    Raises OSError or ValueError for an unresolvable path: a loop of links, or ``..`` after a missing name, which could
+    still become a link to anywhere.
     """
     if path.startswith("~"):
         raise ValueError("it begins with '~', which some programs take for the home folder")
-    whole = os.path.join(os.getcwd() if base is None else base, path)  # noqa: PTH118, PTH109  a path that does not tidy up '..'
+    whole = os.path.join(os.getcwd() if base is None else base, path)  # noqa: PTH118, PTH109  does not resolve '..'
     parts = whole.split("/")
     known = len(parts) - parts[::-1].index("..") if ".." in parts else 0
     head = os.path.realpath("/".join(parts[:known]), strict=True) if known else ""
@@ -58,5 +58,5 @@ def real_path(path: str, base: str | None) -> str:
 
 
 def absolute_path(path: str) -> str:
-    """The path from the top, as it is written now. Links stay: they are followed when a call is decided."""
+    """The absolute path, with links unresolved: they are followed when a call is decided."""
     return os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps '..'

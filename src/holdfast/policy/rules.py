@@ -1,20 +1,19 @@
-"""Rules and constraints, the policy that they make, and what it decides about a call. Pure, but for `real_path`.
+"""Rules and constraints, policies, and their decisions about calls. Pure, except `real_path`.
 
-How a call is decided, so that people can predict it:
+A policy decides in this order:
 
-1. Of the rules about its tool, those that mean it most closely are asked first: a rule that names the tool, then
-   patterns and families with more letters before those with fewer, then ``*``.
+1. The closest rules for the tool come first: a rule that names the tool, then patterns and families with more letters
+   before those with fewer, then ``*``.
 2. Among equally close rules the strictest that holds decides: deny, then ask, then allow. If none holds, the next
-   closest are asked. If none is left, the call is denied. Without any rule, calls that only read are allowed.
-3. Then `within` and taint are looked at. They can only make the decision stricter.
+   closest follow; if none is left, the call is denied. Without any rule, calls that only read are allowed.
+3. `within` and taint come last. They can only make the decision stricter.
 
 A deny is never overridden: where a deny rule holds, a predicate fails or a constraint is broken, adding allow and ask
-rules that mean the tool no more closely than that rule never lifts the deny, in whatever order they are written; for a
-constraint, no rule at all does.
+rules that match the tool no more closely than that rule never lifts the deny, in whatever order; for a constraint, no
+rule at all does.
 
-A condition holds, does not hold, or is unclear: an argument that is missing or of another kind, a command that is one
-shell string, a URL that can be read in two ways. An unclear condition counts against the call: no permission covers the
-call, every refusal does.
+A condition holds, fails, or is unclear: a missing argument or one of another kind, a command that is one shell string,
+an ambiguous URL. An unclear condition counts against the call: no permission covers the call, every refusal does.
 """
 
 from __future__ import annotations
@@ -52,20 +51,20 @@ STRICTNESS: Final[dict[Verdict, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call as a policy sees it: the call as it will run, and what its tool says about itself."""
+    """One tool call as a policy sees it: the call as it will run, and the declarations of its tool."""
 
     tool: str
     args: Mapping[str, Any]
-    """Plain JSON, with the defaults of what the model left out."""
+    """Plain JSON, with the defaults of omitted arguments."""
     family: str | None = None
     """``files``, ``shell``, ...; ``mcp.SERVER`` for a tool of an MCP server."""
     read_only: bool = False
     untrusted: bool = False
-    """Strangers write its results."""
+    """Its results are untrusted text."""
     private: bool = False
     """Its results are private data."""
     external: bool | None = None
-    """Data leaves through it; None: it does, unless it only reads."""
+    """It may send data out; None: it may, unless it only reads."""
     paths: tuple[str, ...] = ()
     """The parameters that are paths."""
     command: str | None = None
@@ -75,21 +74,20 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     """The digest of the tool's definition."""
     base: str | None = None
-    """The folder that relative paths begin at; None: that of this process."""
+    """The base of relative paths; None for the current directory."""
 
     @property
     def reaches_out(self) -> bool:
-        """Data may leave through this call."""
         return not self.read_only if self.external is None else self.external
 
     @property
     def of_server(self) -> bool:
-        """An MCP server offers the tool, and so chose its name."""
+        """An MCP server offers the tool, and chose its name."""
         return self.family is not None and self.family.split(".")[0] == "mcp"
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call as a predicate sees it. The arguments are a copy: changing them changes nothing."""
+    """A call as a predicate sees it. `arguments` is a copy."""
 
     tool: str
     args: dict[str, Any]
@@ -98,7 +96,7 @@ class Call(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """The taint of a turn, which has read untrusted input or private data; `..._by` is the first record of it."""
+    """The taint of a turn that has read untrusted input or private data; `..._by` is the first such record."""
 
     untrusted_input: bool = False
     private_data: bool = False
@@ -107,19 +105,19 @@ class Taint:
 
     @classmethod
     def of(cls, given: InputTaint) -> Taint:
-        """The taint that an input or an answer brings."""
+        """The taint of an input or an answer."""
         return cls(bool(given.untrusted), bool(given.private), given.untrusted, given.private)
 
     @property
     def as_input(self) -> InputTaint:
-        """The same for an input or an answer that tells of it."""
+        """The same taint, as part of an input or an answer."""
         return InputTaint(
             (self.untrusted_by or "an earlier record") if self.untrusted_input else "",
             (self.private_by or "an earlier record") if self.private_data else "",
         )
 
     def joined(self, other: Taint) -> Taint:
-        """The taint of both. The records of the first are kept."""
+        """The taint of both, with the records of the first."""
         if not (other.untrusted_input or other.private_data):
             return self
         return Taint(
@@ -130,7 +128,7 @@ class Taint:
         )
 
     def after(self, subject: Subject, by: str = "") -> Taint:
-        """The taint of the turn once the result of this call, the record `by`, is in it. It never goes away."""
+        """The taint of the turn with the result of this call, the record `by`. Taint never goes away."""
         return self.joined(Taint(subject.untrusted, subject.private, by, by))
 
 
@@ -138,29 +136,29 @@ CLEAN: Final = Taint()
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The decision of a policy about one call, and why."""
+    """The decision of a policy about one call, and the reason."""
 
     verdict: Verdict
     rule: str
-    """The rule that decided, with its number; or ``default``, ``taint``, ``hook``."""
+    """The deciding rule with its number; or ``default``, ``taint``, ``hook``."""
     why: str
     expires_ms: int | None = None
-    """Time to answer the question, if it is one; None: the default."""
+    """Time to answer the question; None for the default."""
     tainted: bool = False
-    """Taint makes a person decide, whatever the rules say. No standing permission answers such a question."""
+    """Taint requires a person, whatever the rules decide. No stored rule answers such a question."""
 
 
 # ---- conditions ----
 
 
 _WANTED: Final = "write one such as 'example.com', or '*.example.com' for all below it, without a scheme or a port"
-# Whoever is named before the host says nothing about the host, and the reader takes none. Only what every reader takes
-# for a user is left out; what is still odd after that is refused.
+# The user part of a URL says nothing about the host. Drop only what every reader takes for a user; refuse what is odd
+# after that.
 _USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.IGNORECASE)
 
 
 def read_url(url: str) -> Url | str:
-    """A URL with its host in the one canonical form; or, as text, why it can't be read."""
+    """Parse a URL, with its host in canonical form; a text is the reason why it can't be read."""
     from holdfast.toolkits.web.urls import UrlInvalid, parse_url
 
     try:
@@ -170,7 +168,7 @@ def read_url(url: str) -> Url | str:
 
 
 def parse_host_rule(text: str) -> HostRule:
-    """The hosts that `text` means, or `PolicyInvalid`."""
+    """Parse a rule for hosts; `PolicyInvalid` if it is none."""
     from holdfast.toolkits.web.urls import HostRule, parse_host, parse_ipv4
 
     below = text.startswith("*.")
@@ -184,7 +182,7 @@ def parse_host_rule(text: str) -> HostRule:
 
 
 def matches_wildcards(text: str, pattern: str) -> bool:
-    """True if all of `text` fits a pattern with ``*`` and ``?``; brackets mean themselves."""
+    """True if all of `text` fits a pattern with ``*`` and ``?``; brackets are plain characters."""
     return fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
@@ -203,7 +201,7 @@ _WEIGHTS: Final[dict[State, int]] = {"yes": 0, "unclear": 1, "failed": 2, "no": 
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The state of a condition for a call, and why it is unclear or failed."""
+    """The result of a condition for a call, and the reason if it is unclear or failed."""
 
     state: State
     why: str = ""
@@ -214,7 +212,7 @@ NO: Final = Finding("no")
 
 
 def all_of(findings: Iterable[Finding]) -> Finding:
-    """One "no" is enough for "no"; then the first that failed counts, then the first that is unclear."""
+    """Combine findings: the first "no" counts, else the first unclear one."""
     return max(findings, key=lambda finding: _WEIGHTS[finding.state], default=YES)
 
 
@@ -222,12 +220,12 @@ def _unclear(why: str) -> Finding:
     return Finding("unclear", why)
 
 
-def _said(answer: bool) -> Finding:  # it is what was found
+def _said(answer: bool) -> Finding:
     return YES if answer else NO
 
 
 def _kind(value: object) -> str | None:
-    """The JSON kind of a scalar; None for anything else, and for NaN, which compares with nothing."""
+    """The JSON kind of a scalar; None for other values and for NaN."""
     if isinstance(value, bool):  # before numbers: True is not 1 in JSON
         return "true or false"
     if isinstance(value, str):
@@ -236,7 +234,7 @@ def _kind(value: object) -> str | None:
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """A condition on one argument. `value` is a tuple for ``one_of`` and ``within``, which has folders."""
+    """A condition on one argument. `value` is a tuple for ``one_of`` and ``within``, whose values are folders."""
 
     argument: str
     word: Word
@@ -269,7 +267,7 @@ class Condition(msgspec.Struct, frozen=True):
             case "within":
                 return self._find_paths(value, subject.base, real)
             case "equals" | "one_of":
-                # A value of another kind than those it is compared with, such as a list of them, is unclear.
+                # A value of another kind than the compared ones, such as a list of them, is unclear.
                 wanted: tuple[Scalar, ...] = (self.value,) if self.word == "equals" else self.value
                 kinds = dict.fromkeys(_kind(one) or "" for one in wanted)
                 kind = _kind(value)
@@ -278,7 +276,7 @@ class Condition(msgspec.Struct, frozen=True):
                 return _said(any(kind == _kind(one) and value == one for one in wanted))
 
     def _find_paths(self, value: object, base: str | None, real: Real) -> Finding:
-        """Yes if all paths are inside, no if all are outside; unclear if they differ or one can't be resolved."""
+        """Yes if all paths are inside, no if all are outside; unclear if they differ or one is unresolvable."""
         paths = paths_in(value)
         if not paths:
             return self._odd("a path")
@@ -296,14 +294,14 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 Prefix: TypeAlias = tuple[tuple[str, ...], ...]
-"""The words that a command begins with; each may be any of several."""
+"""The first words of a command; each may have alternatives."""
 
 
 def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
     """Check that the command of a call begins with these words.
 
-    Only a list of words has a beginning: a shell string may do anything, whatever it begins with. A tool without a
-    command is none of the business of a rule for all tools, and unclear where it was `named`.
+    Only a list of words has a beginning: a shell string may do anything after it. A rule for all tools skips a tool
+    without a command; a rule that `named` the tool finds it unclear.
     """
     if subject.command is None:
         return _unclear("the tool does not say which argument is its command") if named else NO
@@ -333,14 +331,14 @@ def find_host(domains: tuple[HostRule, ...], subject: Subject, *, named: bool) -
 
 
 MAX_WHY: Final = 10_000
-"""Longest words of a predicate that failed. They are cut for good after secrets were taken out of them."""
+"""Longest message of a failed predicate. It is cut after secrets are removed from it."""
 Predicate: TypeAlias = Callable[[Call], bool]
 Example: TypeAlias = "str | tuple[str, ...] | Mapping[str, object]"
-"""A command as words or as a shell string, a URL, or arguments: what the rule's one condition looks at."""
+"""The argument of the rule's only condition: a command as words or as a shell string, a URL, or all arguments."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """Allow, ask or deny the calls that it is about: those of its tools that all of its conditions hold for."""
+    """Allow, ask or deny calls of matching tools for which all conditions hold."""
 
     verdict: Verdict
     tools: Selector
@@ -352,7 +350,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     never: tuple[Example, ...] = ()
     name: str | None = None
     reason: str | None = None
-    """Why it denies: for the model."""
+    """Reason of a denial, for the model."""
     expires_ms: int | None = None
 
     def __str__(self) -> str:
@@ -376,13 +374,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             yield f"when {getattr(self.predicate, '__name__', type(self.predicate).__name__)}"
 
     def specificity(self, subject: Subject) -> int | None:
-        """The specificity of the rule for the tool of a call; None if the rule is not about the tool."""
+        """The specificity of the rule for the tool of a call; None if the rule does not match the tool."""
         if self.verdict == "allow" and not self.tools.permits(subject):
             return None
         return self.tools.specificity(subject)
 
     def find(self, subject: Subject, real: Real) -> Finding:
-        """Check its conditions for a call of one of its tools; the predicate last, and only if no other fails."""
+        """Check the conditions for a call of a matching tool. The predicate runs last, and only if no other condition
+        fails.
+        """
         named = not self.tools.everything
         found = all_of(
             (
@@ -394,9 +394,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if found.state == "no" or self.predicate is None:
             return found
         try:
-            # A copy, so that no predicate can change what runs.
+            # A copy: a predicate must not change the arguments that run.
             answer: object = self.predicate(Call(subject.tool, copy.deepcopy(dict(subject.args)), subject.family))
-        except Exception as error:  # it is code of others, and whatever it raises denies
+        except Exception as error:  # code of the host: any error denies
             asked = Finding("failed", f"its predicate raised {type(error).__name__}: {str(error)[:MAX_WHY]}")
         else:
             if iscoroutine(answer):
@@ -408,7 +408,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Within(msgspec.Struct, frozen=True, kw_only=True):
-    """A constraint: the paths of a call must really lead into one of `roots`. It permits nothing by itself."""
+    """A constraint: the paths of a call must resolve into one of `roots`. It permits nothing by itself."""
 
     roots: tuple[str, ...]
     tools: Selector
@@ -424,9 +424,9 @@ class Within(msgspec.Struct, frozen=True, kw_only=True):
         return f"within {', '.join(self.roots)}{tools}"
 
     def objection(self, subject: Subject, real: Real) -> str | None:
-        """Why a call breaks it; None where it does not.
+        """The reason why a call breaks it, or None.
 
-        A tool without paths is only denied where the constraint names it: its author believes that it is confined.
+        It denies a tool without paths only if it names the tool: its author believes it confined.
         """
         if self.tools.specificity(subject) is None:
             return None
@@ -446,7 +446,7 @@ PolicyPart: TypeAlias = Rule | Within
 
 
 EXACT: Final = 1_000
-"""The specificity of a rule that names the tool itself: above that of any pattern."""
+"""The specificity of a rule that names the tool itself, above any pattern."""
 _LONGEST: Final = 200
 _WORD: Final = re.compile(r"[A-Za-z0-9_*?-]+")
 _FORMS: Final = (
@@ -455,9 +455,9 @@ _FORMS: Final = (
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """The tools that a rule is about.
+    """Selects the tools of a rule.
 
-    Without `family`, `name` is the name of a tool or a pattern of names; a word without wildcards may also be a family.
+    Without `family`, `name` is a tool or a pattern of names; a word without wildcards may also be a family.
     """
 
     text: str
@@ -466,11 +466,10 @@ class Selector(msgspec.Struct, frozen=True):
 
     @property
     def everything(self) -> bool:
-        """It is about all tools alike."""
         return not self.text.strip("*")
 
     def specificity(self, subject: Subject) -> int | None:
-        """`EXACT` for a name, or the number of letters of a pattern; None if it does not match the tool."""
+        """`EXACT` for a name, the number of letters of a pattern, or None if it does not match the tool."""
         if self.family is None:
             if matches_wildcards(subject.tool, self.name):
                 return EXACT if _is_literal(self.name) else _count_letters(self.name)
@@ -484,7 +483,7 @@ class Selector(msgspec.Struct, frozen=True):
         return EXACT if _is_literal(self.name) else _count_letters(self.family + self.name)
 
     def permits(self, subject: Subject) -> bool:
-        """An allow rule with this selector may cover the tool.
+        """True if an allow rule with this selector may cover the tool.
 
         An MCP server chooses the names of its tools. It must not get the permission of another tool by taking its name.
         """
@@ -493,7 +492,7 @@ class Selector(msgspec.Struct, frozen=True):
 
 
 def parse_selector(text: object, key: str = "tool") -> Selector:
-    """The tools that `text` means, or `PolicyInvalid`."""
+    """Parse a selector; `PolicyInvalid` if it is none."""
     words = text.split(".") if type(text) is str and len(text) <= _LONGEST else []
     if type(text) is not str or not words or not all(_WORD.fullmatch(word) for word in words):
         raise PolicyInvalid(f"{excerpt(text)} names no tools; write {_FORMS}", key=key)
@@ -532,7 +531,7 @@ class Policy:
     _: KW_ONLY
     taint: bool = True
     above: tuple[Policy, ...] = ()
-    """Policies of parents: each of them must permit a call as well."""
+    """Policies of parents; each must permit a call as well."""
 
     def __post_init__(self) -> None:
         rules = cast("object", self.rules)
@@ -550,20 +549,20 @@ class Policy:
 
     @classmethod
     def of(cls, given: Policy | Sequence[PolicyPart] | str | os.PathLike[str] | None) -> Policy | None:
-        """The policy that an agent was given: itself, its rules, or the path of its file; None where there is none."""
+        """The policy of an agent, from a policy, its rules, or the path of its file; None without one."""
         if given is None or isinstance(given, Policy):
             return given
         return cls(tuple(given)) if isinstance(given, list | tuple) else cls.load(cast("str", given))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
-        """The policy that a file holds. Folders in it begin at the folder of the file."""
-        from holdfast.policy.files import load_policy  # it is made of policies
+        """Load a policy file. Its relative folders begin at the folder of the file."""
+        from holdfast.policy.files import load_policy  # it imports this module
 
         return load_policy(path)
 
     def dumps(self) -> str:
-        """The policy as the text of a file; `PolicyUnwritable` where a predicate can't be written."""
+        """The policy in TOML; `PolicyUnwritable` if it has a predicate."""
         from holdfast.policy.files import format_policy
 
         return format_policy(self)
@@ -574,11 +573,11 @@ class Policy:
 
 
 NO_RULES: Final = Policy()
-"""The policy of an agent without one: it may read."""
+"""The policy of an agent without one: read only."""
 
 
 def decide(policy: Policy | None, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
-    """The decision of a policy about a call in a turn with this taint. Never raises because of what is in the call."""
+    """Decide about a call in a turn with this taint. The content of a call never makes it raise."""
     asked = NO_RULES if policy is None else policy
     decision = _decide_by_rules(asked, subject, real)
     for number, part in enumerate(asked.rules, 1):
@@ -604,7 +603,7 @@ def _decide_by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
     missed: list[str] = []
     for level in sorted(levels, reverse=True):
         found: Decision | None = None
-        # All rules of a level are asked: a rule that fails must not be hidden by one that holds.
+        # Check all rules of a level: a matching rule must not hide a failing one.
         for number, rule in levels[level]:
             finding, label = rule.find(subject, real), f"{number}: {rule}"
             match finding.state:
@@ -632,7 +631,7 @@ def _decide_by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
 
 
 def _apply_taint(decision: Decision, subject: Subject, taint: Taint) -> Decision:
-    # What the call itself returns can't have led to it, but what it reads may leave with it.
+    # The result of the call can't have caused it, but its data may leave with it.
     private = taint.private_data or subject.private
     if decision.verdict == "deny" or not (taint.untrusted_input and private and subject.reaches_out):
         return decision
@@ -647,7 +646,7 @@ def _apply_taint(decision: Decision, subject: Subject, taint: Taint) -> Decision
 
 
 def stricter_decision(one: Decision, other: Decision) -> Decision:
-    """The stricter decision, the first where they agree; two questions are one, open as long as the shorter."""
+    """The stricter decision, the first if they agree. Two questions become one, open as long as the shorter."""
     if STRICTNESS[other.verdict] > STRICTNESS[one.verdict]:
         return other
     if one.verdict != "ask" or other.verdict != "ask":
@@ -658,7 +657,7 @@ def stricter_decision(one: Decision, other: Decision) -> Decision:
 
 
 def narrow(parent: Policy | None, child: Policy | None) -> Policy:
-    """The policy of a child agent: always the stricter of both decisions. A child without one has its parent's."""
+    """The policy of a child agent: always the stricter of both decisions. By default, that of the parent."""
     above = NO_RULES if parent is None else parent
     if child is None:
         return above
@@ -666,10 +665,10 @@ def narrow(parent: Policy | None, child: Policy | None) -> Policy:
 
 
 def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -> None:
-    """Raise `PolicyMissing` for an agent that has tools which write, and no policy at all.
+    """Raise `PolicyMissing` for an agent with writing tools and no policy.
 
-    A rule that names no tool of the agent, but nearly one, raises `PolicyInvalid` if no other rule is about that tool.
-    Otherwise it is a warning in the log, since the policy may be for other agents as well.
+    A rule whose name is close to a tool of the agent but matches none raises `PolicyInvalid` if no other rule matches
+    that tool. Otherwise it is a warning in the log: the policy may be for other agents as well.
     """
     subjects = list(subjects)
     if policy is None:
@@ -684,7 +683,7 @@ def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -
             continue
         if any(tools.specificity(subject) is not None for subject in subjects):
             continue
-        from difflib import get_close_matches  # only where a name may be wrong
+        from difflib import get_close_matches  # only if a name may be wrong
 
         others = {subject.tool: subject for subject in subjects if subject.tool not in named}
         close = get_close_matches(tools.name, others, n=1)
@@ -702,17 +701,17 @@ class ListedRule(NamedTuple):
     number: int
     rule: PolicyPart
     reaches: tuple[str, ...]
-    """The tools of the agent that it is about; a rule without any is never tried, and may have a wrong name."""
+    """The matching tools of the agent; a rule without any is unused, and its name may be wrong."""
 
 
 def list_rules(policy: Policy, subjects: Iterable[Subject]) -> list[ListedRule]:
-    """Rules first, the closest and strictest before others; then constraints; those about no tool of the agent last."""
+    """Rules in the order of their checks, then constraints; those without a matching tool last."""
     tools = list(subjects)
     listed: list[tuple[tuple[int, ...], ListedRule]] = []
     for number, part in enumerate(policy.rules, 1):
         if isinstance(part, Rule):
             levels = {tool.tool: part.specificity(tool) for tool in tools}
-        else:  # a constraint for all tools is about those that have paths
+        else:  # a constraint for all tools matches those with paths
             about = [tool for tool in tools if tool.paths or not part.tools.everything]
             levels = {tool.tool: part.tools.specificity(tool) for tool in about}
         reached = {tool: level for tool, level in levels.items() if level is not None}
@@ -726,7 +725,7 @@ def list_rules(policy: Policy, subjects: Iterable[Subject]) -> list[ListedRule]:
 
 
 def milliseconds(span: timedelta | float) -> int:
-    """A span of time as it is stored; seconds where it is a number."""
+    """A timedelta, or seconds, in milliseconds."""
     seconds = span.total_seconds() if isinstance(span, timedelta) else span
     if type(seconds) not in (int, float) or not 0 < seconds <= 10 * 365 * 86_400:
         raise InvalidArgument("time", span, "a timedelta or a number of seconds, above zero and below ten years")
@@ -736,7 +735,7 @@ def milliseconds(span: timedelta | float) -> int:
 When: TypeAlias = "Callable[[Call], bool] | Mapping[str, Mapping[str, Any]]"
 """A predicate on the call, or conditions on its arguments such as ``{"cents": {"above": 5000}}``."""
 Argv: TypeAlias = "Sequence[str | Sequence[str]]"
-"""The words that a command begins with; a list in place of a word means any of these."""
+"""The first words of a command; a list in place of a word gives alternatives."""
 Examples: TypeAlias = "Sequence[str | Sequence[str] | Mapping[str, Any]]"
 MOST: Final = 200
 """Words of a command, hosts, folders, conditions or examples of one rule."""
@@ -757,9 +756,9 @@ def allow(
     """A rule that allows calls.
 
     `tool` is a tool, a pattern such as ``read*``, a family such as ``files``, ``files.read*``, ``mcp.SERVER`` or
-    ``mcp.SERVER.TOOL``. The conditions must all hold: `when` is a function of the call or conditions on its arguments,
-    `argv` the words that its command begins with, `domains` the hosts that its URL may lead to. `matches` and `never`
-    are examples that are tried at once: a rule that says anything else about them is an error.
+    ``mcp.SERVER.TOOL``. All conditions must hold: `when` is a function of the call or conditions on its arguments,
+    `argv` the first words of its command, `domains` the allowed hosts of its URL. `matches` and `never` are examples,
+    checked at once: a rule that decides them otherwise is an error.
     """
     return _rule("allow", tool, when, argv, domains, matches, never, name)
 
@@ -775,7 +774,7 @@ def ask(
     name: str | None = None,
     expires: timedelta | float | None = None,
 ) -> Rule:
-    """A rule that asks a person. `expires` is how long the question stays open; then the answer is no. See `allow`."""
+    """A rule that asks a person. The question stays open for `expires`, then counts as denied. See `allow`."""
     return _rule("ask", tool, when, argv, domains, matches, never, name, expires_ms=_span(expires))
 
 
@@ -790,15 +789,15 @@ def deny(
     name: str | None = None,
     reason: str | None = None,
 ) -> Rule:
-    """A rule that denies calls. `reason` tells the model why. See `allow`."""
+    """A rule that denies calls; the model reads the `reason`. See `allow`."""
     said = None if reason is None else _text("reason", reason)
     return _rule("deny", tool, when, argv, domains, matches, never, name, reason=said)
 
 
 def within(*roots: str | PurePath, tools: str = "*", name: str | None = None) -> Within:
-    """A constraint: paths must really lead into one of these folders, links followed. It permits nothing by itself.
+    """A constraint: paths must resolve into one of these folders, links followed. It permits nothing by itself.
 
-    It holds for all tools that say which of their arguments are paths, or for those of `tools`.
+    It holds for `tools`, or for all tools that declare path arguments.
     """
     label = None if name is None else _text("name", name)
     return Within(roots=parse_roots("within", list(roots)), tools=parse_selector(tools, "tools"), name=label)
@@ -944,7 +943,7 @@ def _examples(key: str, given: object) -> tuple[Example, ...]:
 
 
 def _check_examples(rule: Rule) -> None:
-    """Raise `PolicyInvalid` for the first example about which the rule says the opposite."""
+    """Raise `PolicyInvalid` for the first example that the rule decides otherwise."""
     for key, examples, wanted in (("matches", rule.matches, True), ("never", rule.never, False)):
         for example in examples:
             found = rule.find(_example_call(rule, key, example), real_path)
@@ -957,7 +956,7 @@ def _check_examples(rule: Rule) -> None:
 
 
 def _example_call(rule: Rule, key: str, example: Example) -> Subject:
-    """A call for an example: only real tools know the names of their arguments."""
+    """A call for an example; only real tools know the names of their arguments."""
     tested = bool(rule.tests) or rule.predicate is not None
     if sum((rule.argv is not None, rule.domains is not None, tested)) != 1:
         raise PolicyInvalid("examples need a rule with exactly one of argv, domains and when", key=key)

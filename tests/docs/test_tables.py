@@ -21,7 +21,7 @@ def page(name: str) -> str:
 
 
 def test_the_table_of_tool_options_has_every_keyword() -> None:
-    table = page("docs/tools.md").split("## What can be said about a tool")[1].split("\n\n")[1]
+    table = page("docs/tools.md").split("## Options of a tool")[1].split("\n\n")[1]
     told = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
     assert sorted(told) == sorted(inspect.signature(hf.tool).parameters)
 

@@ -1,7 +1,7 @@
 """The embedded engine: drives journals in this process with asyncio, beside other processes on the same store.
 
 It polls the store after commits, when a timer is due, and, while other processes hold leases, often enough to notice
-that one of them is gone. It drives journals that have work and no holder, up to a bound.
+their end. It drives journals with work and without a holder, up to a bound.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _log: Final = logging.getLogger("holdfast.engine")
 MIN_PAUSE: Final = 0.05
 """Pause between two polls of a store that changes all the time, in seconds."""
 PAUSE_FACTOR: Final = 10
-"""The pause is so many times as long as the last poll took, if that is more: polling must not take over."""
+"""The pause is at least this many times the duration of the last poll, so that polling does not take over."""
 MAX_PAUSE: Final = 0.5
 """Longest pause, in seconds."""
 HOLDER_CHECK: Final = 0.25
-"""Pause between two checks of the processes that hold leases, in seconds."""
+"""Interval of checks of processes that hold leases, in seconds."""
 MIN_WAIT: Final = 0.001
-"""Least wait for a timer, in seconds."""
+"""Shortest wait for a timer, in seconds."""
 IDLE_CHECK: Final = 30.0
-"""Pause between two polls when nothing happens, in seconds."""
+"""Interval of polls when nothing happens, in seconds."""
 TICK: Final = 5.0
-"""Pause between two looks for undelivered notifications, in seconds."""
+"""Interval of searches for undelivered notifications, in seconds."""
 PURGE_INTERVAL: Final = 600.0
-"""Pause between two purges of expired memories and old notifications, in seconds."""
+"""Interval of purges of expired memories and old notifications, in seconds."""
 TRANSIENT_ERRORS: Final = (
     errors.StoreBusy,
     errors.StoreFull,
@@ -49,13 +49,13 @@ TRANSIENT_ERRORS: Final = (
     errors.Fenced,
     errors.HeadConflict,
 )
-"""Errors of the store that may be over at the next try."""
+"""Errors of the store that may pass."""
 RETRY_DELAYS: Final = (0.1, 0.5, 2.0, 10.0)
-"""Delays before a journal is tried again after a transient error, in seconds."""
+"""Delays before a journal is retried after a transient error, in seconds."""
 
 
 def pause_after(took: float) -> float:
-    """The pause after a poll that took so many seconds, for a store that changes all the time."""
+    """The pause after a poll of this duration, for a store that changes all the time."""
     return max(MIN_PAUSE, min(PAUSE_FACTOR * took, MAX_PAUSE))
 
 
@@ -81,17 +81,17 @@ class EmbeddedEngine:
         self._stuck: dict[str, errors.HoldfastError] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         self._held: Counter[str] = Counter()
-        """Sessions with inputs that are held back, and their number."""
+        """Number of held inputs of each session with some."""
         self._held_since: dict[str, float] = {}
-        """Loop time at which such a session was last considered."""
+        """Loop time at which the work of a held session was last considered."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._tasks_active: set[str] = set()
-        """Background work that is driven here: it takes no room from sessions."""
+        """Background work driven here; it takes no room from sessions."""
         self._released: set[str] = set()
         """Journals with work and no holder although driven here: their drive has released the lease and is ending."""
         self._poked: set[str] = set()
-        """Journals poked while driven here: their drive may have been past its last look at the store."""
+        """Journals poked while driven here; their drive may have missed the change."""
         self._ticked = 0.0
         self._purged = 0.0
         self._foreign = False
@@ -108,9 +108,9 @@ class EmbeddedEngine:
         self._tasks = [spawn(self._listen()), spawn(self._serve())]
 
     def poke(self, session: str, *, again: bool = False) -> None:
-        """Drive `session`, or notify its drive: something came for it from within this process.
+        """Drive `session`, or notify its drive, after a change in this process.
 
-        With `again`, another drive follows the running one: what came leaves no trace in the store.
+        With `again`, another drive follows the running one, because the store shows no trace of the change.
         """
         if self._stopping or session in self._stuck:
             return
@@ -124,10 +124,10 @@ class EmbeddedEngine:
             self._begin(session, session)
 
     def begin_early(self, session: str) -> bool:
-        """Begin to drive a session whose input is being written right now; returns whether that was possible.
+        """Begin to drive a session whose input is being written; returns False if that is impossible.
 
-        The drive claims the lease behind the input, in the same commit if all goes well. If this returns False, `poke`
-        the session once the input is written.
+        The drive claims the lease behind the input, usually in the same commit. After False, `poke` the session once
+        the input is written.
         """
         if self._stopping or session in self._stuck or session in self._active or session in self._held:
             return False
@@ -137,7 +137,7 @@ class EmbeddedEngine:
         return session in self._active
 
     def begin_task(self, id: str, drive: JournalDrive, *, under_way: bool = False) -> bool:
-        """Drive a background task: one that is `under_way` in this process already, or that was just made.
+        """Drive a background task that is new or already `under_way` in this process.
 
         A new one waits if there is no room. Returns False when the engine is stopping.
         """
@@ -146,23 +146,23 @@ class EmbeddedEngine:
         if id in self._active:
             return True
         if len(self._tasks_active) >= self._concurrency and not under_way:
-            self._full = True  # a poll finds it when there is room
+            self._full = True  # a poll finds it once there is room
             return True
         self._tasks_active.add(id)
         self._spawn(id, drive)
         return True
 
     def tick(self) -> None:
-        """Poll now, also for sessions whose notifications could not be delivered before."""
+        """Poll now, also for notifications that could not be delivered before."""
         self._ticked = 0.0
         self._wake.set()
 
     def wake(self) -> None:
-        """Poll again: this runtime may be able to do more work than before."""
+        """Poll again: this runtime may accept more work now."""
         self._wake.set()
 
     def retry(self, session: str) -> None:
-        """Drive a stuck session again, to carry out a stop request."""
+        """Drive a stuck session again, for a stop request."""
         self._stuck.pop(session, None)
         self._urge(session)
 
@@ -175,24 +175,24 @@ class EmbeddedEngine:
 
     @property
     def stuck(self) -> Mapping[str, errors.HoldfastError]:
-        """Journals that are not driven any more until the store is opened again, and why."""
+        """Journals that are not driven until the store is opened again, with the errors."""
         return self._stuck
 
     @property
     def active(self) -> int:
-        """Number of journals that are being driven."""
+        """Number of driven journals."""
         return len(self._active)
 
     def hold(self, session: str) -> None:
         """Hold an input of a session back: its work is considered only every `TICK` until `let_go`.
 
-        Anything else that comes for the session is handled at once.
+        Other events of the session are handled at once.
         """
         self._held[session] += 1
         self._held_since.setdefault(session, asyncio.get_running_loop().time())
 
     def let_go(self, session: str) -> None:
-        """End one `hold` of a session, and drive it."""
+        """End one `hold` of a session, and drive the session."""
         self._held[session] -= 1
         if self._held[session] <= 0:
             del self._held[session]
@@ -200,12 +200,12 @@ class EmbeddedEngine:
         self.poke(session)
 
     def drives(self, session: str) -> bool:
-        """Whether a session is being driven here or waits for room."""
+        """True if a session is driven here or waits for room."""
         return session in self._active or session in self._queue
 
     @property
     def crowded(self) -> bool:
-        """Whether sessions wait for room here."""
+        """True if sessions wait for room here."""
         return self._room() <= 0
 
     # ---- polling ----
@@ -238,7 +238,7 @@ class EmbeddedEngine:
         if self._foreign:
             waits.append(HOLDER_CHECK)
         if self._due is not None:
-            # An overdue wait could not be expired just now: that must not keep the engine busy.
+            # An overdue wait that can't be expired now must not keep the engine busy.
             left = (self._due - self._store.clock.read().wall) / 1000
             waits.append(left if left > 0 else HOLDER_CHECK)
         now = asyncio.get_running_loop().time()
@@ -248,9 +248,8 @@ class EmbeddedEngine:
         return max(min(waits), MIN_WAIT)
 
     async def _tick(self) -> bool:
-        """Find undelivered notifications again (the host's gate was closed, say), and purge now and then.
-
-        Returns whether it was time for that.
+        """Search undelivered notifications again (the host's gate may have opened) and purge; returns whether it was
+        time.
         """
         now = asyncio.get_running_loop().time()
         if self._ticked and now - self._ticked < self._tick_every:
@@ -261,16 +260,16 @@ class EmbeddedEngine:
             self._purged = now
             await self._store.memory_purge()
             if (await self._store.purge_notifications()).more:
-                self._purged = 0.0  # one page at a time: the next tick goes on
+                self._purged = 0.0  # one page at a time: the next tick continues
         return True
 
     async def _look(self) -> None:
         begun = asyncio.get_running_loop().time()
         seen = await self._store.poll_work(tuple(self._active))
         expired = await self._timers(seen.due)
-        if await self._tick() or expired:  # there is more work now
+        if await self._tick() or expired:  # both can make work
             seen = await self._store.poll_work(tuple(self._active))
-        for session, wakes in seen.wakes.items():  # other processes wrote something for their journals
+        for session, wakes in seen.wakes.items():  # other processes changed their journals
             if (found := self._active.get(session)) is not None:
                 found[0].notify(wakes)
         self._foreign = False
@@ -290,7 +289,7 @@ class EmbeddedEngine:
         self._took = now - begun
 
     async def _timers(self, due: int | None) -> bool:
-        """Expire waits that are due, which makes work for their journals; returns whether any was due."""
+        """Expire due waits, which wakes their journals; returns whether any was due."""
         self._due = due
         if due is None or due > self._store.clock.read().wall:
             return False
@@ -316,7 +315,7 @@ class EmbeddedEngine:
                 self._released.add(session)
             return
         if work.holder is not None and (work.holder == self._store.owner or not self._store.owner_gone(work.holder)):
-            self._foreign = True  # another process, or another part of this one, drives it
+            self._foreign = True  # driven elsewhere
             return
         if session in self._held:
             now = asyncio.get_running_loop().time()
@@ -328,7 +327,7 @@ class EmbeddedEngine:
     # ---- driving ----
 
     def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
-        """Drive a session, or queue it if there is no room. Urgent work (a stop) needs no room."""
+        """Drive a session, or queue it without room. Urgent work (a stop) needs no room."""
         failed = self._failures.get(session)
         if failed is not None and failed[1] > asyncio.get_running_loop().time():
             return
@@ -377,7 +376,7 @@ class EmbeddedEngine:
         if self._full or error is not None or session in self._released or session in self._poked:
             self._released.discard(session)
             self._poked.discard(session)
-            self._wake.set()  # work may have waited for room, or for the end of this drive
+            self._wake.set()  # work may wait for room, or for the end of this drive
 
     def _failed(self, session: str, error: BaseException) -> None:
         """Retry after transient errors; give up a journal that is damaged or does not fit its code."""
@@ -395,7 +394,7 @@ class EmbeddedEngine:
     # ---- stopping ----
 
     async def stop(self, grace: float) -> None:
-        """Let short work finish within `grace` seconds, then cancel the rest: the next process goes on with it."""
+        """Let work finish within `grace` seconds, then cancel the rest; the next process continues it."""
         self._stopping = True
         self._queue.clear()
         for drive, _ in self._active.values():

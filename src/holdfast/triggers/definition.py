@@ -26,9 +26,9 @@ Misfire = Literal["skip", "once", "all"]
 Scheme = Literal["github", "stripe", "slack", "standard", "generic"]
 Identity = Literal["stat", "content"]
 GRACE: Final = timedelta(minutes=1)
-"""A moment that is not older is on time."""
+"""Moments up to this age are on time."""
 CATCH_UP: Final = 100
-"""Default limit of missed moments that are run."""
+"""Default limit of missed moments to run."""
 MAX_CATCH_UP: Final = 150
 MIN_SPAN_MS: Final = 1_000
 MAX_SPAN_MS: Final = 10 * 366 * 86_400_000
@@ -59,20 +59,20 @@ class IntervalSource(_TimedSource, frozen=True, omit_defaults=True, tag="interva
 
     every_ms: int
     anchor: int | None = None
-    """Start of the count in wall milliseconds; None: the declaration."""
+    """Start of the count in wall milliseconds; None for the time of the declaration."""
 
     def describe(self) -> str:
         return f"every {timedelta(milliseconds=self.every_ms)}"
 
 
 class WatchSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="watch"):
-    """Files that appear, or change, beneath a folder."""
+    """Files that appear or change beneath a folder."""
 
     folder: str
     pattern: str
     """Relative to the folder."""
     settle_ms: int = 1_000
-    """A file is complete when it was not touched for so long."""
+    """A file is complete when it has not changed for this long."""
     poll_ms: int = 1_000
     most: int = MAX_FILES
     identity: Identity = "stat"
@@ -115,11 +115,11 @@ def cron(
     grace: timedelta | float = GRACE,
     catch_up: int = CATCH_UP,
 ) -> CronSource:
-    """At the minutes of a cron expression, in a time zone.
+    """The minutes of a cron expression, in a time zone.
 
-    A time that does not exist (the clocks go forward) runs once at the first minute that does; one that comes twice
-    runs once. `misfire` says what becomes of times that were missed by more than `grace`: ``skip`` them, run ``once``
-    for all of them, or run ``all`` of them, at most `catch_up`.
+    A local time skipped by a clock change runs once, at the first minute after the gap; a repeated one runs once.
+    `misfire` is the policy for times missed by more than `grace`: ``skip`` them, run ``once`` for all of them, or run
+    ``all`` of them, at most `catch_up`.
     """
     schedules.parse_cron(expression)
     check_zone(tz)
@@ -138,7 +138,7 @@ def interval(
     grace: timedelta | float = GRACE,
     catch_up: int = CATCH_UP,
 ) -> IntervalSource:
-    """Every so often, counted from `anchor` or from when the trigger was declared: the first time one period later."""
+    """Moments at a fixed interval from `anchor`, or from the declaration: the first one period later."""
     _check_misfire(misfire, catch_up)
     if anchor is not None and (not isinstance(anchor, datetime) or anchor.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise ScheduleInvalid(anchor, "an anchor is a datetime that has a time zone")
@@ -159,10 +159,10 @@ def watch(
     most: int = MAX_FILES,
     identity: Identity = "stat",
 ) -> WatchSource:
-    """Files that fit a pattern such as ``inbox/*.pdf`` or ``inbox/**/*.csv``: each once, and again when it changes.
+    """Files that match a pattern such as ``inbox/*.pdf`` or ``inbox/**/*.csv``: each once, and again when it changes.
 
-    A file counts when it was not touched for `settle`. What tells two files apart is path, size and time of change;
-    with ``identity="content"``, path and content. Symbolic links are not followed.
+    A file counts when it has not changed for `settle`. Its identity is path, size and time of change; with
+    ``identity="content"``, path and content. Symbolic links are not followed.
     """
     folder, rest = _split_pattern(check_string("pattern", pattern))
     check_choice("identity", identity, get_args(Identity))
@@ -184,16 +184,16 @@ def webhook(
     signature_header: str = "",
     id_header: str = "",
 ) -> WebhookSource:
-    """Requests that are signed as GitHub, Stripe, Slack, Standard Webhooks or plain HMAC-SHA256 (``generic``) do.
+    """Requests signed as by GitHub, Stripe, Slack, Standard Webhooks or plain HMAC-SHA256 (``generic``).
 
-    `secret` says where the secret is (``env:NAME``); without it, ``env:GITHUB_WEBHOOK_SECRET`` and so on. `tolerance`
-    is how old a request may be, and how long the same content again is a replay where a scheme signs no time. The
-    headers are for ``generic``.
+    `secret` refers to the secret (``env:NAME``); by default ``env:GITHUB_WEBHOOK_SECRET`` and so on. `tolerance` is the
+    greatest age of a request; where a scheme signs no time, it is the window in which the same content again is a
+    replay. The headers are for ``generic``.
     """
     check_choice("webhook scheme", scheme, get_args(Scheme))
     place = f"env:{scheme.upper()}_WEBHOOK_SECRET" if secret is None else check_string("secret", secret)
     if not place.startswith(("env:", "keyring:")) or len(place) > 300:
-        # What was given may be the secret itself: it is not shown.
+        # The invalid reference may be the secret itself, so the error does not show it.
         raise TriggerInvalid(f"webhook {scheme}", "its secret is a reference such as env:NAME, never the secret itself")
     if scheme != "generic" and (signature_header or id_header):
         raise TriggerInvalid(f"webhook {scheme}", "only 'generic' has headers to choose")
@@ -207,7 +207,7 @@ def webhook(
 
 
 def event(name: str) -> EventSource:
-    """Events of this name, which the host emits with ``runtime.emit_event``."""
+    """Events of this name from ``runtime.emit_event``."""
     return EventSource(name=check_id("event", name))
 
 
@@ -217,7 +217,7 @@ def _check_misfire(misfire: object, catch_up: object) -> None:
 
 
 def span_ms(what: str, span: object, least: int, most: int = MAX_SPAN_MS) -> int:
-    """A span of time in milliseconds; seconds where it is a number."""
+    """A timedelta, or seconds, in milliseconds."""
     if isinstance(span, bool) or not isinstance(span, int | float | timedelta):
         raise InvalidArgument(what, span, "a timedelta or a number of seconds")
     try:
@@ -228,7 +228,7 @@ def span_ms(what: str, span: object, least: int, most: int = MAX_SPAN_MS) -> int
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
-    """The folder in front of the first part with a wildcard, and the rest."""
+    """The folder before the first wildcard, and the rest."""
     parts = pattern.replace("\\", "/").split("/")
     if ".." in parts or "\0" in pattern or len(pattern) > 1_000:
         raise TriggerInvalid(pattern, "a pattern has no '..', and at most 1,000 characters")
@@ -243,7 +243,7 @@ def _split_pattern(pattern: str) -> tuple[str, str]:
 
 
 def source_schedule(source: Source, since: int) -> Schedule | None:
-    """The schedule of a trigger that was declared at `since`; None for sources without a clock."""
+    """The schedule of a trigger declared at `since`; None for sources without a clock."""
     match source:
         case CronSource():
             return _calendar(source.expression, source.tz)
@@ -268,7 +268,7 @@ TEMPLATE_NAMES: Final = frozenset(
     ("trigger", "occurrence", "revision", "date", "time", "datetime", "timestamp", PAYLOAD)
 )
 FILE_NAMES: Final = frozenset(("path", "file"))
-"""Only where files are watched."""
+"""Only for watched files."""
 _OUTSIDE_NAMES: Final = frozenset((PAYLOAD, "occurrence", *FILE_NAMES))
 MAX_ARGUMENTS: Final = 256 * 1024
 """Longest filled text, in characters."""
@@ -277,7 +277,7 @@ _PATH: Final = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 
 def check_template(template: object, words: frozenset[str] = TEMPLATE_NAMES) -> None:
-    """Raise `TemplateInvalid` for the first unknown placeholder, however deep."""
+    """Raise `TemplateInvalid` for the first unknown placeholder at any depth."""
     for text, found in _placeholders(template):
         whole, place = found.group(0), found.group(1)
         if whole in {"{{", "}}"}:
@@ -292,7 +292,7 @@ def check_template(template: object, words: frozenset[str] = TEMPLATE_NAMES) -> 
 
 
 def uses_outside_values(template: object) -> bool:
-    """Whether the template uses values that an outsider wrote."""
+    """True if the template uses values written by outsiders."""
     return any((found.group(1) or "").partition(".")[0] in _OUTSIDE_NAMES for _, found in _placeholders(template))
 
 
@@ -380,7 +380,7 @@ Overflow = Literal["wait", "skip"]
 
 
 class TriggerOptions(msgspec.Struct, frozen=True):
-    """The owner of a trigger, and its limits."""
+    """The owner and the limits of a trigger."""
 
     owner: str = "host"
     """Only this owner may change it."""
@@ -390,11 +390,11 @@ class TriggerOptions(msgspec.Struct, frozen=True):
     """Most starts in `window`."""
     window: timedelta | float = timedelta(minutes=1)
     overflow: Overflow = "wait"
-    """At a limit an occurrence waits or is skipped."""
+    """Whether an occurrence at a limit waits or is skipped."""
 
 
 class StartLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`TriggerOptions`, as they are recorded."""
+    """`TriggerOptions` in their recorded form."""
 
     owner: str = "host"
     concurrency: int | None = None
@@ -423,11 +423,11 @@ class TriggerDefinition(msgspec.Struct, frozen=True):
     terms: StartLimits = StartLimits()
 
     def fingerprint(self) -> str:
-        """Digest that tells definitions apart."""
+        """The digest that identifies the definition."""
         return digest_of_bytes("trigger", canonical(msgspec.to_builtins(self)))[:32]
 
     def source_print(self) -> str:
-        """Digest that tells sources apart."""
+        """The digest that identifies the source."""
         return digest_of_bytes("source", canonical(msgspec.to_builtins(self.source)))[:32]
 
 
@@ -451,7 +451,7 @@ class RemoveCommand(msgspec.Struct, frozen=True, tag_field="t", tag="remove", om
 
 
 class OccurCommand(msgspec.Struct, frozen=True, tag_field="t", tag="occur", omit_defaults=True):
-    """An occurrence. Its input key names it."""
+    """An occurrence; its input key identifies it."""
 
     payload: Any = None
     by: str = ""
@@ -507,7 +507,7 @@ def check_options(options: object) -> StartLimits:
 def make_definition(
     name: object, source: object, target: TargetName, arguments: dict[str, Any], options: object = None
 ) -> TriggerDefinition:
-    """Make a definition, or raise `TriggerInvalid`."""
+    """Make a definition; `TriggerInvalid` for wrong values."""
     named = check_trigger(name)
     if not isinstance(source, get_args(Source)):
         raise InvalidArgument("source", source, "hf.cron, hf.interval, hf.watch, hf.webhook or hf.event")

@@ -1,8 +1,8 @@
-"""The drive of one trigger: take in its inbox, reserve occurrences that are due, start them.
+"""The drive of one trigger: take its inbox, reserve due occurrences, start them.
 
-Each round writes in one commit the inputs that it took, a reservation for each occurrence, and the new state. Only then
-does it start anything, under a key of trigger, revision and occurrence: an interrupted round is repeated, and the same
-key is the same start. A trigger without work is parked with one timer, and nothing of it stays in memory.
+Each round writes its inputs, a reservation for each occurrence and the new state in one commit. Only then does it start
+anything, under a key of trigger, revision and occurrence. After an interruption the round repeats, and the same key is
+the same start. A trigger without work parks with one timer and leaves nothing in memory.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class PromptTarget:
         if session is None:
             chosen = check_id(SESSION, arguments.get(SESSION) or key)
             session = self._runtime.session(chosen, agent=self.target_name.name)
-        if not isinstance(prompt, str):  # a template that is one place alone gives the value itself
+        if not isinstance(prompt, str):  # a template of a single placeholder gives the value itself
             prompt = canonical(prompt).decode()
         try:
             turn = await session.send(prompt, key=key, untrusted=untrusted)
         except errors.KeyConflict:
             if not untrusted:
                 raise
-            # An earlier release has sent the same before it was interrupted, and did not say who wrote it.
+            # A drive of an earlier release sent the same prompt before it was interrupted, without `untrusted`.
             turn = await session.send(prompt, key=key)
         return f"{turn.session}/{turn.id}"
 
@@ -108,14 +108,14 @@ Target: TypeAlias = PromptTarget | ProcessTarget | ResolveTarget
 
 
 class Targets:
-    """The targets that are known here, and the work that they have started."""
+    """The targets known in this process, and their started work."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._known: dict[definitions.TargetName, Target] = {}
 
     def bind(self, given: object) -> Target:
-        """Make the target of an object, and remember it."""
+        """Make the target of an object and remember it."""
         match given:
             case Agent():
                 target: Target = PromptTarget(
@@ -133,19 +133,18 @@ class Targets:
         return target
 
     def find(self, name: definitions.TargetName) -> Target | None:
-        """The target of this name, if it is known here."""
         if name not in self._known and name.kind == "agent" and name.name in self._runtime.agents:
             return PromptTarget(self._runtime, name)
         return self._known.get(name)
 
     async def is_over(self, target: definitions.TargetName, ref: str) -> bool:
-        """Whether the work that a target has started as `ref` has ended. An answer ends at once."""
+        """True if the work started as `ref` has ended. An answer ends at once."""
         if target.kind == "process":
             return await self._runtime.processes.handle(ref).status() in _END_STATUSES
         return target.kind == "resolve" or await self._turn(ref).status() in _END_STATUSES
 
     async def wait_for_end(self, target: definitions.TargetName, ref: str) -> None:
-        """Wait until the work that a target has started as `ref` has ended."""
+        """Wait until the work started as `ref` has ended."""
         if target.kind != "process":
             await self._turn(ref).outcome()
             return
@@ -162,16 +161,16 @@ class Targets:
 
 _log: Final = logging.getLogger("holdfast.triggers")
 RUN: Final = records.TRIGGER_RUN
-"""The run of a trigger's journal. No turn is called like it."""
+"""The run of a trigger's journal. No turn has this name."""
 UNKNOWN_TARGET_MS: Final = 60_000
-"""Delay of a start whose target is not known here, in milliseconds."""
+"""Delay of a start with a target unknown to this process, in milliseconds."""
 ALARM_PREFIX: Final = f"{RUN}/alarm."
 """Prefix of the waits that wake a trigger."""
 _STATE_KEY: Final = f"{RUN}/books"
 LAST_RECORDS: Final = 3
-"""The state is among so many last records. Each commit ends with it, or with it and a `Parked`."""
+"""The last records that hold the state. Each commit ends with it, or with it and a `Parked`."""
 _LOOK_INTERVAL: Final = 30.0
-"""Interval of checks of work that runs elsewhere, in seconds."""
+"""Interval of checks of work in other processes, in seconds."""
 _STORE_TROUBLE: Final = (
     errors.StoreBusy,
     errors.StoreFull,
@@ -184,13 +183,13 @@ _STORE_TROUBLE: Final = (
 )
 """Errors of the store: the drive ends and is tried again."""
 _OUTSIDE_SOURCES: Final = (definitions.EventSource, definitions.WatchSource, definitions.WebhookSource)
-"""Sources whose occurrences carry content of outsiders."""
+"""Sources whose occurrences carry content from outsiders."""
 _REFUSED_FOR_NOW: Final = (errors.InboxFull, errors.RateExceeded)
 """Refusals that are retried later."""
 
 
 async def read_trigger(store: Store, id: str) -> tuple[TriggerState, bool]:
-    """The state of a trigger, and whether it is parked; `JournalMissing` when there is none."""
+    """The state of a trigger, and whether it is parked; `JournalMissing` without one."""
     line = await store.journal(id)
     entries = await store.tail(id, LAST_RECORDS)
     for entry in reversed(entries):
@@ -222,7 +221,7 @@ class TriggerDrive(JournalDrive):
         self._parked = False
         self._definitions: dict[int, definitions.TriggerDefinition] = {}
         self._lost: asyncio.Future[errors.HoldfastError]
-        """Done with the error with which this drive has lost its lease."""
+        """Done with the error if this drive has lost its lease."""
 
     def _on_news(self) -> None:
         self._came.set()
@@ -231,7 +230,7 @@ class TriggerDrive(JournalDrive):
         self._came.set()
 
     def stop(self) -> None:
-        """Go no further than this round."""
+        """Stop after this round."""
         super().stop()
         self._came.set()
 
@@ -276,7 +275,7 @@ class TriggerDrive(JournalDrive):
     # ---- taking in ----
 
     async def _take(self) -> bool:
-        """Take in inbox and due moments; answers whether there is more."""
+        """Take inbox and due moments; answers whether there is more."""
         state, more = self._state, False
         added: list[records.Record] = []
         reserved: list[Reservation] = []
@@ -284,15 +283,15 @@ class TriggerDrive(JournalDrive):
         for found in pending:
             command = definitions.decode_command(found.body)
             if isinstance(command, definitions.OccurCommand) and not trigger_state.queue_room(state):
-                break  # it waits where it is, and what came after it, too: the order counts
+                break  # this input and all after it wait: the order counts
             step = trigger_state.take_command(state, found.input, found.key, found.at, command)
             state = step.state
             reserved += step.reserved
-            # Its body stays in the inbox, where it can be read as long as the journal is there.
+            # Its body stays in the inbox as long as the journal exists.
             added.append(records.Admitted(at=self._now(), input=found.input, key=found.key, run=RUN))
             for dropped in step.dropped:
                 if dropped in reserved:
-                    reserved.remove(dropped)  # it came with this very round
+                    reserved.remove(dropped)  # it came in this round
                 else:
                     added.append(records.Cancelled(at=self._now(), key=self._key(dropped)))
         else:
@@ -356,7 +355,7 @@ class TriggerDrive(JournalDrive):
         try:
             arguments = await self._arguments(definition, found)
             key = start_key(self._name, found)
-            # What came with an event, a request or a file was written by others.
+            # Outsiders write the content of events, requests and files.
             outside = isinstance(definition.source, _OUTSIDE_SOURCES) and definitions.uses_outside_values(
                 definition.arguments
             )
@@ -366,7 +365,7 @@ class TriggerDrive(JournalDrive):
         except _REFUSED_FOR_NOW as error:
             after, given_up = trigger_state.after_refusal(state, found, str(error), now)
             return after, [self._failed_record(found, error)] if given_up else []
-        except Exception as error:  # one that can't be started must not stop the others
+        except Exception as error:  # one failure must not stop the others
             _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
             why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
             return trigger_state.after_failure(state, found, why, now), [self._failed_record(found, error)]
@@ -395,14 +394,14 @@ class TriggerDrive(JournalDrive):
         command = None if given is None else definitions.decode_command(given.body)
         return command.payload if isinstance(command, definitions.OccurCommand) else None
 
-    # ---- what is under way ----
+    # ---- running starts ----
 
     async def _is_over(self, one: RunningStart) -> bool:
         try:
             return await self._targets.is_over(self._definitions[one.definition].target, one.ref)
         except _STORE_TROUBLE:
             raise
-        except Exception as error:  # what can't be read any more goes on no more
+        except Exception as error:  # an unreadable run counts as ended
             _log.warning("%s of %r can't be looked at: %s", one.ref, self._name, error)
             return True
 
@@ -434,9 +433,9 @@ class TriggerDrive(JournalDrive):
         """Time of the next moment or delayed start."""
         state, now = self._state, self._now()
         choice = trigger_state.choose_starts(state, self._definitions, now)
-        # A reservation may have become ready since this round began: the next round sees to it at once.
+        # A reservation became ready during this round: the next round starts at once.
         again = now if choice.start or choice.skip else choice.again
-        # A moment that has come and found no room is looked at when there is some.
+        # A due moment without room waits until a run ends.
         moment = (
             state.next if state.next is not None and (state.next > now or trigger_state.queue_room(state)) else None
         )
@@ -478,7 +477,7 @@ class PrunedTrigger(msgspec.Struct, frozen=True):
     name: str
     records: int = 0
     payloads: int = 0
-    """Inputs of which only the key is left."""
+    """Emptied inputs, of which only the key is left."""
     alarms: int = 0
     dry_run: bool = False
     problem: str = ""
@@ -486,7 +485,7 @@ class PrunedTrigger(msgspec.Struct, frozen=True):
 
 
 async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dry_run: bool) -> PrunedTrigger:
-    """Prune old records of one trigger. A trigger that is being driven is skipped."""
+    """Prune old records of one trigger; skips one that is being driven."""
     name = definitions.trigger_name(id)
     try:
         if dry_run:
@@ -518,7 +517,7 @@ def _needed_inputs(state: TriggerState) -> list[int]:
 
 
 async def _last_prunable(store: Store, id: str, before: int, head: int) -> int:
-    """The last record that may be pruned, 0 when none may: all up to it is old and settled."""
+    """The last record to prune: all up to it are old and settled. 0 for none."""
     last, opened = 0, set[str]()
     async for entry in store.read_all(id):
         record = entry.record

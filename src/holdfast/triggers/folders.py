@@ -1,7 +1,7 @@
-"""Folder watching: scan for files, and report those that have settled.
+"""Folder watching: scan for files and report the settled ones.
 
-A scan reads names and stamps, never more than its bound, and follows no symbolic link. `Settling` is a fold of scans:
-it tells a file when it looks the same for long enough, and again when it has changed.
+A scan reads names and stamps up to its bound, and follows no symbolic link. `SettlingFiles` folds scans: it reports a
+file that has not changed for long enough, and again after a change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_DEPTH: Final = 32
 
 
 class FoundFile(NamedTuple):
-    """A file as a scan saw it."""
+    """A file in a scan."""
 
     path: str
     """Relative to the folder."""
@@ -44,11 +44,11 @@ class FolderListing(NamedTuple):
 
     files: tuple[FoundFile, ...]
     problem: str = ""
-    """The reason why it lacks files: there are too many, or the folder can't be read."""
+    """The reason why files are missing: too many, or an unreadable folder."""
 
 
 def scan_folder(source: WatchSource) -> FolderListing:
-    """Files that match, by path. A missing folder gives a problem, not an error."""
+    """Matching files by path. A missing folder gives a problem, not an error."""
     files: list[FoundFile] = []
     problem = ""
     try:
@@ -64,7 +64,7 @@ def scan_folder(source: WatchSource) -> FolderListing:
 
 def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:
     part, rest = parts[0], parts[1:]
-    here = not rest or (len(rest) == 1 and part == ANY_DEPTH)  # a file of this very folder may fit
+    here = not rest or (len(rest) == 1 and part == ANY_DEPTH)  # a file of this folder may match
     folders: list[str] = []
     with os.scandir(os.path.join(folder, below)) as entries:  # noqa: PTH118  names, not paths: it may be any bytes
         for entry in entries:
@@ -72,7 +72,7 @@ def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator
             if entry.is_dir(follow_symlinks=False):
                 folders.append(path)
             elif here and entry.is_file(follow_symlinks=False) and _matches(entry.name, parts[-1]):
-                with suppress(FileNotFoundError):  # it went away meanwhile
+                with suppress(FileNotFoundError):  # it was removed meanwhile
                     stat = entry.stat(follow_symlinks=False)
                     yield FoundFile(path, stat.st_size, stat.st_mtime_ns)
     if depth >= MAX_DEPTH:
@@ -89,12 +89,12 @@ def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator
 
 
 def _inside(folder: str, path: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # it went away, or may not be read
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # it was removed, or is unreadable
         yield from _walk(folder, path, parts, depth + 1)
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Hidden files fit only a pattern that says so."""
+    """Hidden files match only a pattern that begins with a dot."""
     if name.startswith(".") and not pattern.startswith("."):
         return False
     return pattern == ANY_DEPTH or fnmatchcase(name, pattern)
@@ -109,7 +109,7 @@ class SettlingFiles:
     _reported: dict[str, FoundFile] = field(default_factory=dict[str, FoundFile])
 
     def look(self, files: Sequence[FoundFile], mono: int) -> list[FoundFile]:
-        """Settled files that were not reported yet."""
+        """Settled files that are not reported yet."""
         settled: list[FoundFile] = []
         for found in files:
             seen, since = self._since.get(found.path, (None, mono))
@@ -125,12 +125,12 @@ class SettlingFiles:
         return settled
 
     def told(self, found: FoundFile) -> None:
-        """Mark a file as reported. It is reported again when it changes."""
+        """Mark a file as reported, until it changes."""
         self._reported[found.path] = found
 
 
 def content_digest(source: WatchSource, found: FoundFile) -> str:
-    """The digest of a file's content."""
+    """SHA-256 of a file."""
     with open(os.path.join(source.folder, found.path), "rb") as file:  # noqa: PTH118, PTH123
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -155,7 +155,7 @@ def file_payload(source: WatchSource, found: FoundFile, content: str = "") -> di
 
 
 def path_text(path: str) -> str:
-    """A path as text that can be stored; bytes that are no text are shown as such."""
+    """A path as text; bytes that are not UTF-8 are escaped."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -174,7 +174,7 @@ class FolderWatcher:
         self._source: WatchSource | None = None
         self._settling = SettlingFiles(0)
         self.problem = ""
-        """The problem of the last scan, if there was one."""
+        """The problem of the last scan, or none."""
 
     async def run(self) -> None:
         """Scan until cancelled, or until the store is closed."""
@@ -188,7 +188,7 @@ class FolderWatcher:
             await asyncio.sleep(SCAN_RETRY if self._source is None else self._source.poll_ms / 1000)
 
     async def look(self) -> int:
-        """Scan once; answers how many files were accepted."""
+        """Scan once; answers the number of accepted files."""
         source = await self._triggers.watched(self._name)
         if not isinstance(source, WatchSource):
             self._source = None
@@ -202,7 +202,7 @@ class FolderWatcher:
             try:
                 taken += await self._reported(source, found)
             except InboxFull:
-                break  # the rest is told when there is room
+                break  # the rest waits for room
         return taken
 
     async def _reported(self, source: WatchSource, found: FoundFile) -> bool:

@@ -1,8 +1,8 @@
 """Schedules: the moments of a cron expression in a time zone, and of an interval. Pure.
 
-A local time that does not exist (the clocks go forward) is due once, at the first minute that does; several such times
-are due together, once. One that exists twice (the clocks go back) is due once, the first time. All moments are wall
-milliseconds, and moments of one schedule strictly follow each other.
+A local time skipped by a clock change is due once, at the first minute after the gap; several skipped times are due
+together, once. A repeated local time is due once, the first time. Moments are wall milliseconds, and strictly increase
+within a schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 HORIZON: Final = timedelta(days=45 * 366)
-"""Horizon of the search for the next moment. 29 February on a given weekday is at most 40 years away."""
+"""Horizon of the search for the next moment: 29 February on a given weekday is at most 40 years away."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _MINUTE: Final = timedelta(minutes=1)
@@ -31,7 +31,7 @@ _LATEST: Final = date(9990, 1, 1)
 
 
 def check_zone(name: object) -> tzinfo:
-    """The time zone of this name; `ScheduleInvalid` when there is none."""
+    """The time zone of this name; `ScheduleInvalid` without one."""
     if not isinstance(name, str):
         raise ScheduleInvalid(name, f"a time zone is a name such as 'Europe/Rome', not a {type(name).__name__}")
     try:
@@ -48,7 +48,7 @@ def to_datetime(moment: int, where: tzinfo = UTC) -> datetime:
 
 
 def to_wall(moment: datetime) -> int:
-    """The wall milliseconds of a date and time that knows its zone."""
+    """The wall milliseconds of a datetime with a zone."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
@@ -61,9 +61,9 @@ class CronSchedule:
         self._times = [time(hour, minute) for hour in cron.hours for minute in cron.minutes]
 
     def after(self, moment: int) -> int | None:
-        """The first moment after this one; None when there is none."""
+        """The first moment after this one; None without one."""
         today = to_datetime(moment, self._where).date()
-        # A whole day may be left out of a zone's calendar: what it held is due on the day that follows.
+        # A zone may skip a whole day; its times are due on the day after.
         for day in self._cron.days_between(max(today - 2 * _DAY, _EARLIEST), min(today + HORIZON, _LATEST)):
             at = self._count_until(day, moment)
             if at < len(self._times):
@@ -71,7 +71,7 @@ class CronSchedule:
         return None
 
     def until(self, moment: int) -> int | None:
-        """The last moment up to this one, itself included; None when there is none."""
+        """The last moment up to and including this one; None without one."""
         today = to_datetime(moment, self._where).date()
         for day in self._cron.days_between(min(today + _DAY, _LATEST), max(today - HORIZON, _EARLIEST)):
             at = self._count_until(day, moment)
@@ -92,8 +92,8 @@ class CronSchedule:
         return to_wall(self._behind_gap(early))
 
     def _behind_gap(self, missing: datetime) -> datetime:
-        """The first existing minute after a local time that a clock change skips."""
-        low = missing.replace(fold=1).astimezone(UTC)  # read with the offset that holds behind the gap: before it
+        """The first existing minute after a local time skipped by a clock change."""
+        low = missing.replace(fold=1).astimezone(UTC)  # its offset is that after the gap, so this is before it
         high = missing.astimezone(UTC)
         offset = high.astimezone(self._where).utcoffset()
         while high - low > timedelta(seconds=1):
@@ -166,12 +166,12 @@ class CronExpression:
     hours: tuple[int, ...]
     days: frozenset[int]
     last_day: bool
-    """The last day of a month, too."""
+    """Also the last day of a month."""
     months: frozenset[int]
     weekdays: frozenset[int]
     """From 0, Sunday."""
     either: bool
-    """A day that matches either day field counts."""
+    """A day counts if either day field matches."""
 
     def fits(self, day: date) -> bool:
         """Whether the expression matches this day."""
@@ -182,7 +182,7 @@ class CronExpression:
         return by_number or by_name if self.either else by_number and by_name
 
     def days_between(self, first: date, last: date) -> Iterator[date]:
-        """Matching days from `first` to `last`, forwards or backwards. Whole months are skipped at once."""
+        """Matching days from `first` to `last`, forwards or backwards; skips whole months at once."""
         day, step = first, 1 if first <= last else -1
         while (last - day).days * step >= 0:
             if day.month in self.months:
@@ -213,7 +213,7 @@ _FIELDS: Final = (
 
 
 def parse_cron(written: object) -> CronExpression:
-    """Parse an expression; `ScheduleInvalid` says what is wrong."""
+    """Parse an expression; `ScheduleInvalid` has the reason."""
     if not isinstance(written, str):
         raise ScheduleInvalid(written, f"it is a {type(written).__name__}, not a text such as '0 6 * * *'")
     if len(written) > MAX_EXPRESSION:
@@ -243,7 +243,7 @@ def parse_cron(written: object) -> CronExpression:
 
 
 def _values(written: str, field: _CronField, text: str) -> set[int]:
-    """All numbers of a field; 0 is the last day of a month."""
+    """All numbers of a field; 0 stands for the last day of a month."""
     return {number for part in text.split(",") for number in _range(written, field, part)}
 
 

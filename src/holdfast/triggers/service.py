@@ -1,7 +1,7 @@
-"""The triggers of a runtime: declare, list, fire, enable, remove, prune, and take webhooks and events.
+"""The triggers of a runtime: declare, list, fire, enable, remove, prune, and receive webhooks and events.
 
-All of it goes through the inbox of the trigger's journal, so that any process may say it, whoever drives the trigger:
-what is said is durable when the call returns, and the order in which it was said is the order in which it counts.
+Every command goes through the inbox of the trigger's journal, so any process may send one, whichever process drives the
+trigger. It is durable when the call returns, and commands apply in the order of acceptance.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ _log: Final = logging.getLogger("holdfast.triggers")
 MAX_TRIGGERS: Final = 1_000
 """Most triggers in one store."""
 _DEFINE_TRIES: Final = 8
-"""Tries of writing a definition while other processes write."""
+"""Attempts to write a definition while other processes write."""
 
 
 class TriggerView(NamedTuple):
-    """The state of a trigger, including commands in its inbox."""
+    """The state of a trigger with the commands in its inbox."""
 
     state: TriggerState
     definition: TriggerDefinition | None
     waiting: int
-    """Occurrences that wait in the inbox."""
+    """Occurrences in the inbox."""
 
 
 class TriggerStatus(msgspec.Struct, frozen=True):
@@ -82,15 +82,15 @@ class TriggerStatus(msgspec.Struct, frozen=True):
     last: OccurrenceEnd | None
     """The last occurrence that started or failed."""
     next: int | None
-    """When it is due next, in wall milliseconds."""
+    """The next moment in wall milliseconds."""
     reserved: int
-    """Occurrences that wait for their turn."""
+    """Reserved occurrences that are not started."""
     running: int
     started: int
     failed: int
     skipped: int
     recent: tuple[OccurrenceEnd, ...]
-    """The ends of the last occurrences, with reasons."""
+    """The last ends of occurrences, with reasons."""
     problem: str = ""
 
 
@@ -112,11 +112,11 @@ class EventReceipt(msgspec.Struct, frozen=True):
     triggers: tuple[str, ...]
     """The triggers that took the event."""
     fresh: bool
-    """False when all of them had it before."""
+    """False if all of them had it before."""
 
 
 class Trigger:
-    """A trigger that was declared. Await it to know that it is durable."""
+    """A declared trigger. Await it until the declaration is durable."""
 
     def __init__(self, triggers: Triggers, name: str, declared: asyncio.Task[int]) -> None:
         self.name = name
@@ -131,7 +131,6 @@ class Trigger:
         return self
 
     async def status(self) -> TriggerStatus:
-        """Its status."""
         await self
         return await self._triggers.get(self.name)
 
@@ -142,14 +141,14 @@ class Trigger:
 
 
 class Triggers:
-    """The triggers of one store, as one runtime sees them."""
+    """The triggers of a store, for one runtime."""
 
     def __init__(self, runtime: Runtime, context: RuntimeContext) -> None:
         self._store: Store = runtime.store
         self._context = context
         self.targets = Targets(runtime)
         self._here: set[str] = set()
-        """Triggers that were declared in this process: only those are driven here."""
+        """Triggers declared in this process; it drives only those."""
         self._lookouts: dict[str, tuple[FolderWatcher, asyncio.Task[None]]] = {}
         self._declaring: set[asyncio.Task[int]] = set()
         self._views: dict[str, tuple[int, int, TriggerView]] = {}
@@ -165,7 +164,7 @@ class Triggers:
         arguments: dict[str, Any],
         options: TriggerOptions | None = None,
     ) -> Trigger:
-        """Declare a trigger: the same again changes nothing, another definition is its next revision."""
+        """Declare a trigger: the same definition again changes nothing, another one is its next revision."""
         if self._closed:
             raise errors.RuntimeStopped
         bound = self.targets.bind(target)
@@ -209,16 +208,16 @@ class Triggers:
             try:
                 await self._store.accept_into(id, "process", None, content, key=key, role=TRIGGER_ROLE)
             except errors.KeyConflict:
-                continue  # somebody else has changed it meanwhile
+                continue  # another process changed it meanwhile
             return state.revision + 1
         raise errors.TriggerConflict(definition.name, "others change it all the time; declare it in one place")
 
     async def _is_full(self) -> bool:
-        """Whether the store has its most triggers. Removed ones do not count."""
+        """True if the store has `MAX_TRIGGERS`; removed ones do not count."""
         ids = await self._ids()
         return len(ids) >= MAX_TRIGGERS and len(await self.list()) >= MAX_TRIGGERS
 
-    # ---- looking ----
+    # ---- reading ----
 
     async def list(self) -> list[TriggerStatus]:
         """All triggers, by name."""
@@ -226,7 +225,7 @@ class Triggers:
         return sorted((status for status in found if status.source or status.problem), key=lambda status: status.name)
 
     async def get(self, name: str) -> TriggerStatus:
-        """One trigger; `TriggerUnknown` when there is none."""
+        """One trigger; `TriggerUnknown` without one."""
         await self._view(name)
         return await self._status(trigger_journal(name))
 
@@ -257,11 +256,11 @@ class Triggers:
         )
 
     async def _is_over(self, id: str, one: RunningStart) -> bool:
-        """Whether a start has ended. The journal of its trigger learns of that only when another one waits for room."""
+        """True if a start has ended. The trigger's journal records that only when another occurrence waits for room."""
         try:
             definition = await read_definition(self._store, id, one.definition)
             return await self.targets.is_over(definition.target, one.ref)
-        except errors.HoldfastError:  # it can't be read any more
+        except errors.HoldfastError:  # it is unreadable
             return True
 
     def _problem(self, name: str) -> str:
@@ -291,7 +290,7 @@ class Triggers:
         return view
 
     async def _read(self, id: str) -> TriggerView:
-        # First the inbox: what is taken in between the two looks is in the state, and what is in it is known.
+        # Read the inbox first: an input that is taken between the two reads is then in the state too.
         pending = await self._store.pending(id)
         state, _ = await read_trigger(self._store, id)
         definition = await read_definition(self._store, id, state.definition) if state.definition else None
@@ -307,14 +306,14 @@ class Triggers:
             if isinstance(command, DefineCommand | RemoveCommand):
                 definition = command.definition if isinstance(command, DefineCommand) else None
         if changed and definition is not None:
-            # What will be due is known already; what is due now is for whoever drives it.
+            # The next moment is known; the drive handles moments that are due now.
             state = replace(state, next=reserve_due(state, definition, state.cursor).state.next)
         return TriggerView(state, definition, waiting)
 
-    # ---- saying something to one ----
+    # ---- commands to a trigger ----
 
     async def fire(self, name: str, payload: object = None, *, key: str | None = None) -> str:
-        """Fire a trigger by hand, once for each `key`; answers the occurrence. `TriggerDisabled` while it is off."""
+        """Fire a trigger by hand, once for each `key`; answers the occurrence. `TriggerDisabled` if it is off."""
         view = await self._view(name)
         if not view.state.enabled:
             raise errors.TriggerDisabled(name)
@@ -323,7 +322,7 @@ class Triggers:
         return occurrence
 
     async def enable(self, name: str, *, by: str = "") -> TriggerStatus:
-        """Enable a trigger. Moments missed while it was off are skipped, files are not."""
+        """Enable a trigger. It skips moments missed while it was off, but not files."""
         return await self._switch(name, enabled=True, by=by)
 
     async def disable(self, name: str, *, by: str = "") -> TriggerStatus:
@@ -331,9 +330,9 @@ class Triggers:
         return await self._switch(name, enabled=False, by=by)
 
     async def remove(self, name: str, *, by: str = "") -> None:
-        """Remove a trigger. Reserved occurrences are dropped.
+        """Remove a trigger and drop its reserved occurrences; started work continues.
 
-        What it started goes on. Declared again, it is its next revision; an occurrence that it had stays known.
+        Declared again, it gets its next revision and remembers its earlier occurrences.
         """
         await self._view(name)
         await self._say(name, RemoveCommand(check_text("by", by)), None)
@@ -346,7 +345,7 @@ class Triggers:
     ) -> list[PrunedTrigger]:
         """Prune old records of one trigger or of all, including removed ones.
 
-        How they stand stays, and every key that they took: what comes again is still known.
+        The state and all used keys stay, so repeated occurrences are still recognised.
         """
         if name is not None:
             check_trigger(name)
@@ -383,7 +382,7 @@ class Triggers:
         return None if view is None or view.definition is None or not view.state.enabled else view.definition.source
 
     async def occurred(self, name: str, key: str, payload: object) -> bool:
-        """Accept a file; answers whether it is new. Known files cost no write."""
+        """Accept a file; answers whether it is new. A known file costs no write."""
         if await self._store.find_input(trigger_journal(name), key) is not None:
             return False
         return await self._say(name, OccurCommand(payload), key)
@@ -418,7 +417,7 @@ class Triggers:
     async def _delivered(
         self, name: str, source: WebhookSource, verdict: signatures.SignatureVerdict, payload: object
     ) -> Delivery:
-        # Where no time is signed, the same content again within the window is the same delivery under another name.
+        # Without a signed time, the same content within the window is the same delivery, whatever its id.
         replays = (
             None if verdict.timed else AdmissionWindow(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
         )
@@ -434,7 +433,7 @@ class Triggers:
         return Delivery("accepted", 202, occurrence) if fresh else Delivery("duplicate", 200, occurrence)
 
     def _secret(self, source: WebhookSource) -> str:
-        """Read the secret, and redact it in everything written from here on."""
+        """Read the secret; from now on it is redacted everywhere."""
         reference = parse_reference(source.secret)
         label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
         value = make_secrets({label: source.secret}).fetch(label)
@@ -444,9 +443,9 @@ class Triggers:
     # ---- events ----
 
     async def emit_event(self, name: str, payload: object = None, *, key: str | None = None) -> EventReceipt:
-        """Pass an event to all triggers of its name. When this returns, it is durable for each.
+        """Pass an event to all triggers of its name; it is durable for each when this returns.
 
-        With a `key` it can be told again, by whoever does not know whether it was: each trigger takes it once.
+        With a `key` it may be sent again: each trigger takes it once.
         """
         check_id("event", name)
         known = secrets.token_hex(8) if key is None else check_id("key", key)
@@ -463,7 +462,7 @@ class Triggers:
     # ---- for the runtime ----
 
     def drive_of(self, id: str) -> TriggerDrive | None:
-        """A drive of a trigger, if it was declared here."""
+        """A drive of a trigger declared in this process, else None."""
         if trigger_name(id) not in self._here:
             return None
         return TriggerDrive(self._store, self._context.changes, id, self.targets, self._context.lease_ms)

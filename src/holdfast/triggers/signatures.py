@@ -1,6 +1,6 @@
-"""Webhook signatures: check signature and age of a request, and name its delivery. Pure.
+"""Webhook signatures: check signature and age of a request, and identify its delivery. Pure.
 
-Signatures are compared in constant time, always over the bytes as they came. The time counts only where it is signed.
+Signatures are compared in constant time, over the received bytes. The time counts only if it is signed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_BODY: Final = 768 * 1024
 """Longest body of a request."""
 MAX_SIGNATURES: Final = 16
-"""Most signatures of one request that are checked."""
+"""Most signatures of one request to check."""
 SIGNATURE_HEADER: Final = "x-signature-256"
 ID_HEADER: Final = "x-delivery-id"
 _ID: Final = re.compile(r"[\w:+=-][\w.:+=-]{0,119}", re.ASCII)
@@ -32,11 +32,11 @@ _DIGITS: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 class SignatureVerdict(NamedTuple):
-    """The verdict on a request. `refusal` is empty when it is good."""
+    """The verdict on a request; `refusal` is empty if it is good."""
 
     refusal: str = ""
     delivery: str = ""
-    """The id of the delivery. The same id is the same delivery."""
+    """The id of the delivery; a repeated delivery has the same one."""
     timed: bool = False
     """The signature covers the time, so old requests can't be replayed."""
 
@@ -68,7 +68,7 @@ def check_signature(
         return SignatureVerdict(signed)
     if not _is_signed(signed, _key(source, secret)):
         return SignatureVerdict("the signature does not fit")
-    # Only now is the time worth looking at: nobody but the sender can have written it.
+    # Only a valid signature makes the time trustworthy.
     if signed.at is not None and abs(now - signed.at * 1000) > source.tolerance_ms:
         return SignatureVerdict(
             f"it is {abs(now // 1000 - signed.at):,} seconds away from now, {source.tolerance_ms // 1000:,} are allowed"
@@ -95,7 +95,7 @@ def _key(source: WebhookSource, secret: str) -> bytes:
 
 
 def has_key(source: WebhookSource, secret: str) -> bool:
-    """Whether the secret holds a key. A prefix alone, or blanks, is no key."""
+    """True if the secret holds a key: more than a prefix or blanks."""
     return secret.strip() not in {"", "whsec_"} and bool(_key(source, secret).strip())
 
 
@@ -127,7 +127,7 @@ def _slack(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed
     if not _DIGITS.fullmatch(at) or not given.startswith("v0="):
         return "it has no headers X-Slack-Signature and X-Slack-Request-Timestamp"
     text = b"v0:" + at.encode() + b":" + body
-    # A command or a button has no id of its own: what was signed names it.
+    # A command or a button has no id, so the signed content identifies it.
     delivery = _field_text(_json(body), "event_id") or _digest(text)
     return _SignedParts(text, [_bytes(given.removeprefix("v0="))], int(at), delivery)
 
@@ -174,7 +174,7 @@ def webhook_payload(headers: Mapping[str, str], body: bytes) -> Any:  # any JSON
 
 
 def challenge_reply(source: WebhookSource, payload: object) -> str | None:
-    """The reply to the challenge with which Slack verifies an address."""
+    """The reply to Slack's challenge, with which it verifies an address; None for other requests."""
     if source.scheme != "slack" or not isinstance(payload, dict):
         return None
     said = cast("dict[str, Any]", payload)

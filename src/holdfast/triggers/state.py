@@ -1,8 +1,8 @@
 """The state of a trigger: cursor, reserved occurrences, and running starts. Pure.
 
-Whatever happens to a trigger is one step from state to state; the state, the inputs that led to it and the
-reservations that follow are written together. An occurrence is reserved once: a moment because the state knows up to
-which one they have come, anything else because its key is accepted once.
+Each change is a step from state to state. The state, the inputs that led to it and its reservations are written
+together. An occurrence is reserved once: a moment because the state has a cursor, any other because the inbox accepts
+its key once.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 
 MAX_QUEUE: Final = 200
-"""Most occurrences that are reserved and not started. Others wait in the inbox."""
+"""Most reserved occurrences that are not started. Others wait in the inbox."""
 MAX_COUNTED: Final = 1_000
 """Most missed moments that are counted."""
 MAX_RECENT: Final = 20
 """Recent ends kept in the state. The journal has them all."""
 RETRY_DELAYS_MS: Final = (1_000, 5_000, 30_000, 60_000, 300_000)
-"""Delays before a refused start is tried again, in milliseconds."""
+"""Delays before the retries of a refused start, in milliseconds."""
 MAX_TRIES: Final = 20
-"""Most tries of a refused start."""
+"""Most attempts of a refused start."""
 _LONG_KEY: Final = 150
 """Longest key of a start, in characters: it becomes the id of a session or a process."""
 
 
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A reserved occurrence: it will be started."""
+    """A reserved occurrence, which will be started."""
 
     id: str
     at: int
@@ -77,20 +77,20 @@ class OccurrenceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     what: str
     """started, skipped or failed."""
     why: str = ""
-    """The reference of the start, or the reason why there is none."""
+    """The reference of the start, or the reason why there was none."""
     count: int = 1
     due: int = 0
-    """The time when it was due or came in; `at` is the time of this end."""
+    """The time when it was due or accepted; `at` is the time of this end."""
 
 
 class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of a trigger, as its journal keeps it."""
+    """The state of a trigger, as recorded in its journal."""
 
     number: int = 0
     taken: int = 0
-    """The last input that is included."""
+    """The last input in this state."""
     definition: int = 0
-    """The input with its definition; 0 before there is one."""
+    """The input with its definition; 0 before the first one."""
     revision: int = 0
     print: str = ""
     source_print: str = ""
@@ -99,7 +99,7 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
     since: int = 0
     """The time since which its source is unchanged."""
     cursor: int = 0
-    """The last moment that was handled, whatever the clock says."""
+    """The last handled moment, whatever the clock says."""
     next: int | None = None
     alarm: int = 0
     """The number of the wait that wakes it."""
@@ -107,7 +107,6 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: tuple[Reservation, ...] = ()
     running: tuple[RunningStart, ...] = ()
     starts: tuple[int, ...] = ()
-    """The times of recent starts."""
     last: OccurrenceEnd | None = None
     """The last occurrence that started or failed."""
     recent: tuple[OccurrenceEnd, ...] = ()
@@ -128,12 +127,12 @@ def decode_state(body: bytes) -> TriggerState:
 
 
 class StateChange(NamedTuple):
-    """A new state, with the occurrences that it reserves and drops."""
+    """A new state, with its reserved and dropped occurrences."""
 
     state: TriggerState
     reserved: tuple[Reservation, ...] = ()
     dropped: tuple[Reservation, ...] = ()
-    """Reservations that will not be started."""
+    """Dropped reservations, which will not start."""
 
 
 def take_command(state: TriggerState, number: int, key: str, at: int, command: TriggerCommand) -> StateChange:
@@ -143,7 +142,7 @@ def take_command(state: TriggerState, number: int, key: str, at: int, command: T
         case DefineCommand(definition):
             return StateChange(_define(state, number, at, definition))
         case SwitchCommand(enabled):
-            # Moments that pass while it is off are nobody's business.
+            # Moments during the pause do not count as missed.
             return StateChange(replace(state, enabled=enabled, cursor=max(state.cursor, at)))
         case RemoveCommand():
             return _remove(state, at)
@@ -156,7 +155,7 @@ def take_command(state: TriggerState, number: int, key: str, at: int, command: T
 
 
 def _define(state: TriggerState, number: int, at: int, definition: TriggerDefinition) -> TriggerState:
-    """The same schedule goes on where it was; another one begins now."""
+    """An unchanged schedule continues; a new one begins now."""
     if definition.fingerprint() == state.print:
         return state
     source = definition.source_print()
@@ -174,7 +173,7 @@ def _define(state: TriggerState, number: int, at: int, definition: TriggerDefini
 
 
 def _remove(state: TriggerState, at: int) -> StateChange:
-    """Revisions count on after a removal, so that no start is taken for an earlier one."""
+    """Revisions count on after a removal, so that a start is never taken for an earlier one."""
     dropped = state.queue
     for found in dropped:
         state = _skip(state, found.id, at, found.at, "the trigger was removed")
@@ -194,7 +193,7 @@ def _remove(state: TriggerState, at: int) -> StateChange:
 
 
 def queue_room(state: TriggerState) -> int:
-    """How many more occurrences may be reserved."""
+    """The number of occurrences that may still be reserved."""
     return max(MAX_QUEUE - len(state.queue), 0)
 
 
@@ -218,7 +217,7 @@ def _reserve_moments(
         return StateChange(state)
     most = min(source.catch_up, queue_room(state))
     if not most:
-        return StateChange(state)  # a full queue: moments wait, and are judged when there is room
+        return StateChange(state)  # the queue is full: moments wait until there is room
     kept = _moments_to_keep(source, schedule, state.cursor, now, most)
     missed = len(moments_between(schedule, state.cursor, now, MAX_COUNTED)) - len(kept)
     due = [Reservation(moment_id(at), at, state.definition, state.revision) for at in kept]
@@ -234,7 +233,7 @@ def _reserve_moments(
 def _moments_to_keep(
     source: CronSource | IntervalSource, schedule: Schedule, cursor: int, now: int, most: int
 ) -> list[int]:
-    """Moments to run: those on time, and missed ones by the policy."""
+    """The moments to run: those on time, and missed ones by the policy."""
     on_time = moments_between(schedule, max(cursor, now - source.grace_ms - 1), now, most)
     if source.misfire == "all":
         return moments_between(schedule, cursor, now, most)
@@ -255,7 +254,7 @@ class StartChoice(NamedTuple):
     start: tuple[Reservation, ...] = ()
     skip: tuple[tuple[Reservation, str], ...] = ()
     again: int | None = None
-    """Time of the next look, if nothing else happens."""
+    """Time of the next check if nothing else happens."""
     blocked: bool = False
     """A reservation waits for a running start."""
 
@@ -306,7 +305,7 @@ def after_start(state: TriggerState, found: Reservation, ref: str, terms: StartL
 
 
 def after_refusal(state: TriggerState, found: Reservation, why: str, now: int) -> tuple[TriggerState, bool]:
-    """The state after a start was refused, and whether it is given up."""
+    """The state after a refused start, and True if no retry is left."""
     if found.tries + 1 >= MAX_TRIES:
         return after_failure(state, found, f"{why} ({MAX_TRIES} tries)", now), True
     wait = RETRY_DELAYS_MS[min(found.tries, len(RETRY_DELAYS_MS) - 1)]
@@ -332,7 +331,7 @@ def after_ends(state: TriggerState, refs: Iterable[str]) -> TriggerState:
 
 
 def start_key(name: str, found: Reservation) -> str:
-    """The key of a start: trigger, revision and occurrence. The same key is the same start."""
+    """The key of a start: trigger, revision and occurrence."""
     key = f"trigger/{name}/{found.revision}/{found.id}"
     if len(key) <= _LONG_KEY:
         return key
@@ -340,7 +339,7 @@ def start_key(name: str, found: Reservation) -> str:
 
 
 def needed_definitions(state: TriggerState) -> set[int]:
-    """The inputs with definitions that the state refers to."""
+    """The inputs with definitions to which the state refers."""
     used = {state.definition, *(one.definition for one in state.queue), *(one.definition for one in state.running)}
     return used - {0}
 

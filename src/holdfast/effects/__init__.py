@@ -1,3 +1,3 @@
-"""Effects: what is asked of the world, the decision on replay, and the boundary that performs them."""
+"""Effects: requests to the world, their decision on replay, and the performer that records them."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Canonical JSON and digests: the same value gives the same bytes in every process.
 
-Object keys are strings sorted by code point, without white space, non-ASCII unescaped, integers of 64 bits, no NaN or
-infinity, and no types without a JSON form (bytes, sets, objects).
+Object keys are strings sorted by code point; no white space; non-ASCII unescaped; integers of 64 bits. NaN, infinity,
+and types without a JSON form (bytes, sets, objects) are refused.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _SAFE: Final = frozenset((bool, type(None)))
 
 
 def canonical(value: object) -> bytes:
-    """The canonical JSON bytes of `value`; `InvalidValue` names the part without a JSON form."""
+    """The canonical JSON of `value`; `InvalidValue` names the part without a JSON form."""
     check(value)
     return _encoder.encode(value)
 
 
 canonical_json: Final = _encoder.encode
-"""`canonical` without checks, for a value that was read from JSON."""
+"""`canonical` without checks, for values read from JSON."""
 
 
 def digest(domain: str, value: object) -> str:
-    """SHA-256 of `value` in canonical form; each domain has its own digests."""
+    """SHA-256 of the canonical form of `value`, separate for each domain."""
     return digest_of_bytes(domain, canonical(value))
 
 
 def digest_of_bytes(domain: str, body: bytes) -> str:
-    """SHA-256 of bytes in canonical form; each domain has its own digests."""
+    """SHA-256 of a canonical form, separate for each domain."""
     return hashlib.sha256(b"holdfast:1:%b\n%b" % (domain.encode(), body)).hexdigest()
 
 
@@ -68,9 +68,9 @@ def check(value: object) -> None:
         _blame(value, "$", 0)
 
 
-def fits(value: Any, depth: int = 0) -> bool:  # anything may come in
+def fits(value: Any, depth: int = 0) -> bool:  # callers may pass anything
     """True if all of `value` has a JSON form. The fast path: it builds no paths for errors."""
-    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # any type
     if kind is str:
         return value.isascii() or _encodes(value)
     if kind is int:
@@ -87,7 +87,7 @@ def fits(value: Any, depth: int = 0) -> bool:  # anything may come in
                 return False
         return True
     if kind is list or kind is tuple:
-        for item in value:  # noqa: SIM110  a generator costs more than what it goes through
+        for item in value:  # noqa: SIM110  a generator is slower than the values
             if not fits(item, depth + 1):
                 return False
         return True
@@ -102,8 +102,8 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _blame(value: Any, path: str, depth: int) -> None:  # anything may come in
-    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+def _blame(value: Any, path: str, depth: int) -> None:  # callers may pass anything
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # any type
     if kind is str:
         _check_text(value, path)
     elif kind is int:
@@ -146,7 +146,7 @@ def _check_text(value: str, path: str) -> None:
 
 
 def shown_key(key: str) -> str:
-    """A key for an error path: bounded and printable."""
+    """A bounded and printable key for an error path."""
     short = key if len(key) <= _SHOWN_KEY else f"{key[:_SHOWN_KEY]}..."
     return short if short.isprintable() else ascii(short)[1:-1]
 
@@ -156,7 +156,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def encode_value(value: object) -> bytes:
-    """The JSON of a result, keys in their own order; `InvalidValue` if it has no JSON form."""
+    """The JSON of a result, with its order of keys; `InvalidValue` if it has no JSON form."""
     if not fits(value):
         value = plain(value)
         check(value)
@@ -164,12 +164,12 @@ def encode_value(value: object) -> bytes:
 
 
 def json_of(value: object) -> bytes | None:
-    """The JSON of a value of plain JSON types; None for any other."""
+    """The JSON of plain JSON types; None for any other value."""
     return _encode(value) if fits(value) else None
 
 
 def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:
-    """The value in `body`, as `returns` if given: a pydantic model, a dataclass, a struct or a built-in."""
+    """Decode a value as `returns`: a pydantic model, a dataclass, a struct or a built-in; by default as plain JSON."""
     try:
         return check_returns(returns)(body)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -177,7 +177,7 @@ def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:
 
 
 def check_returns(returns: type[Any] | None) -> Callable[[bytes], Any]:
-    """A decoder of recorded values as `returns`; raises for a type that can't be read from JSON."""
+    """The decoder of recorded values as `returns`; raises for a type that can't be read from JSON."""
     if returns is None:
         return _decode
     try:
@@ -188,7 +188,7 @@ def check_returns(returns: type[Any] | None) -> Callable[[bytes], Any]:
 
 @lru_cache(maxsize=256)
 def _decoder_of(returns: type[Any]) -> Callable[[bytes], Any]:
-    pydantic = sys.modules.get("pydantic")  # a type made with pydantic needs pydantic, which is then loaded
+    pydantic = sys.modules.get("pydantic")  # if the type needs pydantic, it is loaded already
     try:
         if pydantic is None or not _needs_pydantic(returns):
             return msgspec.json.Decoder(returns).decode
@@ -202,12 +202,12 @@ def _decoder_of(returns: type[Any]) -> Callable[[bytes], Any]:
 
 
 def _needs_pydantic(returns: object) -> bool:
-    """True if the type has a pydantic type in it: msgspec accepts such a type, but no value fits it."""
+    """True if the type contains a pydantic type: msgspec accepts it, but then no value fits."""
     return hasattr(returns, "__pydantic_core_schema__") or any(map(_needs_pydantic, get_args(returns)))
 
 
 def plain(value: object, path: str = "$", depth: int = 0) -> object:
-    """`value` as plain JSON types, if its type has an obvious JSON form. Sets and bytes have none."""
+    """`value` as plain JSON types, for types with an obvious JSON form. Sets and bytes have none."""
     if depth > MAX_DEPTH:
         raise InvalidValue(path, f"it is nested deeper than {MAX_DEPTH} levels")
     match value:
@@ -230,7 +230,7 @@ def plain(value: object, path: str = "$", depth: int = 0) -> object:
 
 def _plain_object(value: object, path: str, depth: int) -> object:
     if isinstance(value, msgspec.Struct):
-        # Names and tags as the struct declares them, so that it can be read back; bytes are left for us to refuse.
+        # Keep the names and tags of the struct, so that it can be read back; `canonical` refuses bytes.
         return plain(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview)), path, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -242,7 +242,7 @@ def _plain_object(value: object, path: str, depth: int) -> object:
 
 
 MAX_ERROR: Final = 4_096
-"""Longest error message that is recorded, in characters."""
+"""Longest recorded error message, in characters."""
 
 
 def printable(text: str) -> str:
@@ -260,7 +260,7 @@ def error_info(error: BaseException, clean: Callable[[str], str] = str) -> Error
     """An error as recorded: its type and a bounded message."""
     try:
         message = clean(str(error))
-    except Exception as trouble:  # an error that can't say what it is must still be recorded
+    except Exception as trouble:  # record also an error whose `str` fails
         message = f"(its message can't be read: {type(trouble).__name__})"
     return ErrorInfo(type(error).__name__, bounded(message))
 
@@ -292,14 +292,14 @@ def _resolve(function: Callable[..., Any], annotation: str) -> Any:
         holder = types.SimpleNamespace(__annotations__={"return": annotation})
         try:
             hints = get_type_hints(holder, getattr(inner, "__globals__", {}), include_extras=True)
-        except Exception:  # what a function returns need not be there at run time
+        except Exception:  # the annotation may not exist at run time
             hints = {}
         _resolved[code] = hints.get("return")
     return _resolved[code]
 
 
 def _is_plain(wanted: Any) -> bool:
-    """True if JSON gives values of this type back without a decoder."""
+    """True if values of this type come out of JSON without a decoder."""
     origin, args = get_origin(wanted), get_args(wanted)
     if origin is None:
         return wanted is None or wanted is Any or (isinstance(wanted, type) and wanted in _PLAIN)
@@ -312,18 +312,18 @@ def as_declared(value: Any, wanted: Any) -> Any:
     """A recorded value as the declared type; unchanged if it does not fit."""
     body = encode_value(value)
     for read in (decode_value, _read_with_pydantic):
-        with suppress(Exception):  # a type without a JSON form, a value that does not fit, a validator that raises
+        with suppress(Exception):  # no JSON form, a misfit, or a failing validator
             return read(body, wanted)
     return value
 
 
 def _read_with_pydantic(body: bytes, wanted: Any) -> Any:
-    """Pydantic knows types that msgspec does not, such as paths."""
+    """Pydantic knows types that msgspec lacks, such as paths."""
     return _adapter(wanted).validate_json(body)
 
 
 @lru_cache(maxsize=256)
 def _adapter(wanted: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter  # only where it is needed
+    from pydantic import TypeAdapter  # only if needed
 
     return TypeAdapter(wanted)

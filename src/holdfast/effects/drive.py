@@ -1,7 +1,7 @@
 """Drive a journal: claim the lease, fold the records, run the code, record its end.
 
 Driving is idempotent and resumable: after a crash, the next drive runs the same code from the top, gets the recorded
-outcomes, and continues from there. A run that has ended only answers its result.
+outcomes, and continues from there. For an ended run it only answers the result.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class EffectContext:
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every attempt of this effect, and different from every other effect of any store."""
+        """The same in every attempt of this effect, and unique among the effects of all stores."""
         return self._boundary.performer.idempotency_key(self.key)
 
     async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:
-        """Run a sub-step once, under a key that does not depend on the attempt."""
+        """Run a sub-step once, under a key that is the same in each attempt."""
         return await self._boundary.step(name, function, *args, **options)
 
 
@@ -73,7 +73,7 @@ class Boundary:
 
     @property
     def drifts(self) -> Sequence[Drift]:
-        """Effects so far whose content differs from their record; their kinds keep the recorded outcome."""
+        """Effects whose content differs from their record so far; their kinds keep the recorded outcome."""
         return self.performer.drifts
 
     async def step(
@@ -83,12 +83,12 @@ class Boundary:
         *args: object,
         repeat: Repeat = Repeat.FREE,
         returns: type[Any] | None = None,
-    ) -> Any:  # whatever the function gives, after its way through JSON
-        """Call `function(*args)` once and record its value; after a crash the recorded value is the answer.
+    ) -> Any:  # any value, after a round trip through JSON
+        """Call `function(*args)` once and record its value; after a crash, answer the recorded value.
 
         An interrupted step runs again from its beginning, unless `repeat` is `Repeat.NEVER`. The function gets no
-        idempotency key: use `effect` for what must not happen twice in the world. A plain function runs in a thread.
-        The value has the type `returns`, or the declared return type of the function.
+        idempotency key: use `effect` for actions that must not happen twice. A plain function runs in a thread. The
+        value has the type `returns`, by default the declared return type of the function.
         """
         if not callable(function):
             raise InvalidArgument("function", function, "something to call")
@@ -139,12 +139,11 @@ async def drive(
     code: str | None = None,
     lease_ms: int = LEASE_MS,
 ) -> T:
-    """Run `body` durably under the id `journal`; answers its value, also of an earlier run that has ended.
+    """Run `body` durably under the id `journal`; answers its value, also of an ended run.
 
-    `body` touches the world only through its boundary. `code` names the version of the code in the journal.
-
-    Raises `LeaseHeld` if another process drives this journal, `Fenced` if one took over meanwhile, `ReplayMismatch` if
-    the code does not fit the journal, and `RunFailed` if `body` raised.
+    `body` touches the world only through its boundary. `code` names the version of the code in the journal. Raises
+    `LeaseHeld` if another process drives this journal, `Fenced` if one took over meanwhile, `ReplayMismatch` if the
+    code does not fit the journal, and `RunFailed` if `body` raised.
     """
     check_id("run", run)
     check_int("lease time", lease_ms, least=MIN_LEASE_MS)
@@ -167,7 +166,7 @@ async def drive(
 
 
 async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitable[T]], *, run: str = "main") -> T:
-    """Run `body` against the recorded outcomes, without performing or writing anything; answers its value.
+    """Run `body` against the recorded outcomes; performs and writes nothing, answers its value.
 
     Raises `ReplayMismatch` if the code or the result does not fit the journal, and `ReplayMiss` at the end of the
     records. It needs no lease, so another process may drive the journal meanwhile.
@@ -184,7 +183,7 @@ async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitabl
             await performer.close("ended")
         performer.check_complete()
         recorded = past.ended.get(run)
-        if recorded is not None and _ending(recorded) != _ending(ended):  # it must end the same way again
+        if recorded is not None and _ending(recorded) != _ending(ended):  # it must end the same way
             raise performer.halt(ReplayMismatch(run, diverge(_ending(recorded), _ending(ended))))
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
@@ -214,7 +213,6 @@ async def _run(
     work = asyncio.ensure_future(_body(performer, ledger, body))
 
     def halt(_: object) -> None:
-        """Another process drives this journal now."""
         if not lost.cancelled():
             performer.halt(lost.result())
             work.cancel()
@@ -247,7 +245,7 @@ async def _called(body: Callable[[Boundary], Awaitable[T]], boundary: Boundary) 
 
 
 async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
-    """Run the code in its own scope; answers the record of its end, which is not written yet."""
+    """Run the code in its own scope; answers the record of its end, unwritten."""
     current_scope.set(performer.root())
     try:
         value = ledger.redactor.bytes(
@@ -260,7 +258,7 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
         return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))
     except StoreError as error:
         raise performer.halt(error) from error
-    except Exception as error:  # any error of the code becomes the end of the run
+    except Exception as error:  # any error of the code ends the run
         performer.check_halted()
         performer.failure = safe_cause(error, ledger.redactor)
         info = error_info(error, ledger.redactor.text)
@@ -271,7 +269,7 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
 
 
 async def _result(ledger: JournalLedger, ended: Ended, cause: Exception | None = None) -> Any:
-    """The value of a run that has ended, or its error."""
+    """The value of an ended run, or its error."""
     if ended.error is not None:
         raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message) from cause
     if ended.blob is None:

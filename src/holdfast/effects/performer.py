@@ -3,8 +3,8 @@
 It decides by the recorded history, checks the order, runs the effect and records its outcome. It halts for good if the
 code does not fit the journal, or if the journal can't be written.
 
-A submitted record has its place in the journal at once, and no later record can be durable without it. Wait for
-durability as late as possible: before an effect that must not happen twice, and before the end of the run is shown.
+A submitted record has its place in the journal at once; no later record becomes durable without it. Wait for durability
+as late as possible: before an effect that must not happen twice, and before showing the end of the run.
 """
 
 from __future__ import annotations
@@ -94,20 +94,20 @@ if TYPE_CHECKING:
 
 
 MAX_BEHIND: Final = 256
-"""Records of one run that may wait for the disk when its next effect begins."""
+"""Records of one run that may wait for the disk when the next effect begins."""
 _CONFIRMATIONS: Final = 5
-"""Renewals in a row, if each answer takes longer than the term of the lease."""
+"""Consecutive renewals, if each answer takes longer than the term of the lease."""
 Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
 """Runs an effect, given its key."""
 _log: Final = logging.getLogger("holdfast.effects")
 
 
 RECENT: Final = 64
-"""Records that a drive keeps in memory for its watchers."""
+"""Records that a drive caches for its watchers."""
 
 
 class LeasedJournal:
-    """A journal as its performer needs it: written in order, under one lease."""
+    """The journal of a driven run: writes in order, under one lease."""
 
     def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
         self.journal = lease.journal
@@ -119,21 +119,21 @@ class LeasedJournal:
         self._on_durable = on_durable
         self.now = wall_clock(store.clock)
         self.head = lease.head
-        """The head of the journal, with records that are not durable yet."""
+        """The head with the records that are not durable yet."""
         self.behind = 0
         """Number of submitted records that are not durable yet."""
         self.recent: deque[tuple[int, Record]] = deque(maxlen=RECENT)
-        """The newest records with their sequences, also before they are durable: watchers need not read them."""
+        """The newest records with their sequences, also before they are durable; saves watchers a read."""
         self.wakes = lease.wakes
         """The wake count of the journal at the last durable append."""
         self.on_wake: Callable[[int], None] | None = None
-        """Called with `wakes` when an append finds that it has grown, before the waiters of that append go on."""
+        """Called with `wakes` when an append finds more of them, before its waiters go on."""
         self.attend: Callable[[], Awaitable[None]] | None = None
-        """Looks at new inputs of the journal before an effect; does not return if the run must stop."""
+        """Checks new inputs of the journal before an effect; does not return if the run must stop."""
         self.note: Callable[[Record], None] | None = None
-        """Called with each record that the store has accepted for writing."""
+        """Called with each record that the store accepts for writing."""
         self.watch: Stopwatch | None = None
-        """Counts the working time of a session, up to the last append."""
+        """Counts the working time of a session up to the last append."""
 
     def append(
         self,
@@ -145,11 +145,11 @@ class LeasedJournal:
         spend: Spend | None = None,
     ) -> asyncio.Future[Head]:
         used = () if self.watch is None and spend is None else spend_of_append(self.watch, added, spend)
-        # The callback sees a failure even if the caller does not wait: all later appends will fail too.
+        # A failure must reach the callback even if the caller does not wait: all later appends will fail too.
         then = self._appended
         future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
         if future.done() and (refusal := future.exception()) is not None:
-            raise refusal  # not queued: no later append may follow it
+            raise refusal  # not queued, so no later append may follow
         self.recent.extend(enumerate(added, self.head + 1))
         self.head += len(added)
         self.behind += len(added)
@@ -170,11 +170,11 @@ class LeasedJournal:
             self._on_durable(self.journal)
 
     async def confirm(self) -> None:
-        """Raise if another driver may have taken over this journal, and attend to its inbox."""
+        """Raise if another driver may have taken over this journal, then attend to its inbox."""
         for _ in range(_CONFIRMATIONS):
             if self._store.surely_holds(self._lease):
                 break
-            await self._store.renew(self._lease)  # its answer may come after the end of the term
+            await self._store.renew(self._lease)  # the answer may come after the term
         else:
             if not self._store.surely_holds(self._lease):
                 message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
@@ -192,7 +192,6 @@ class LeasedJournal:
         return await self._store.blob(digest)
 
     async def past(self) -> RunHistory:
-        """The history of the journal, read under the lease."""
         past = await read_history(self._store, self.journal)
         if past.records != self.head:
             raise HeadConflict(self.journal, self.head, past.records)
@@ -200,7 +199,7 @@ class LeasedJournal:
 
 
 class RecordedJournal:
-    """A journal as the performer of a replay needs it: it refuses to write."""
+    """The journal of a replay: refuses to write."""
 
     def __init__(self, store: Store, journal: str) -> None:
         self.journal = journal
@@ -236,7 +235,7 @@ class RecordedJournal:
 
 
 async def read_history(store: Store, journal: str) -> RunHistory:
-    """The history of a journal, as it is in the store."""
+    """The stored history of a journal."""
     past = RunHistory()
     async for entry in store.read_all(journal):
         past.add(entry.record)
@@ -254,7 +253,7 @@ class Performer:
         self.run = run
         self.past = past
         self.recorded: Callable[[str], RecordedEffect | None] = past.effects.get
-        """The history of a key when this drive began."""
+        """The history of a key before this drive."""
         self.now = ledger.now
         """Wall time for records."""
         self._loop = asyncio.get_running_loop()
@@ -262,7 +261,7 @@ class Performer:
         self._ledger = ledger
         self.redactor = ledger.redactor
         self.strict = strict
-        """Perform nothing: an effect that is not recorded halts the run."""
+        """Perform nothing: an effect without a record halts the run."""
         cursor = self._cursor = ReplayCursor(past, run, strict=strict)
         self.halt = cursor.halt
         self.drifts = cursor.drifts
@@ -274,18 +273,18 @@ class Performer:
         self.enter_branch = cursor.enter_branch
         self._closed: Literal["cancelled", "ended"] | None = None
         self.over = False
-        """The run is closed here; code that still asks for an effect ignored its cancellation."""
+        """The run is closed here; code that requests an effect after that ignored its cancellation."""
         self._sealed = False
-        self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
+        self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: stopped in the order of creation
         self._abandoned: list[Record] = []
         self._abandoned_spend: Any = None
         """The spending of those records."""
         self._gathered: list[Record] = []
-        """Outcomes of tool calls that end in this round of the loop, each behind the records beside it."""
+        """Outcomes of tool calls that end in this round of the loop, each after its other records."""
         self._gathered_calls = 0
         """Number of outcomes among them."""
         self._gathered_day = 0
-        """Start of the day to which the gathered calls count: they are spent on one day."""
+        """Start of the day on which the gathered calls are spent."""
         self._durable: Awaitable[object] | None = None
         """Done when all submitted records are durable."""
         self._left: set[str] = set()
@@ -317,7 +316,7 @@ class Performer:
 
     @contextmanager
     def occupied(self, place: EffectScope) -> Generator[None]:
-        """Let a scope do one effect at a time: the order of two at once would be random."""
+        """Let a scope do one effect at a time: the order of two would be random."""
         if place.busy:
             raise ScopeBusy(place.path)
         place.busy = True
@@ -327,18 +326,18 @@ class Performer:
             place.busy = False
 
     def request(self, key: str, kind: EffectKind, target: str, body: object) -> EffectRequest:
-        """The request of an effect of this run, as the journal records it."""
+        """The request of an effect, as the journal records it."""
         check_key(key)
         check_id("target", target)
         if self.redactor.active:
             self.redactor.check("name of an effect", key)
-            body = self.redactor.value(plain(body))  # stable when a secret changes
+            body = self.redactor.value(plain(body))  # the same after a change of a secret
         elif not fits(body):
             body = plain(body)
         above = scope_of(key)
         cause = self.cause
         if "/" in above and not above.rpartition("/")[2].startswith("~"):
-            cause = Cause("effect", above)  # it lies inside another effect, not in the run or a branch of it
+            cause = Cause("effect", above)  # inside another effect, not in the run or a branch
         return make_request(kind, target, canonical(body), cause, self.iteration or 0)
 
     def place(self) -> EffectScope:
@@ -350,7 +349,7 @@ class Performer:
         return place
 
     def root(self) -> EffectScope:
-        """The scope in which the run begins."""
+        """The scope of the whole run."""
         return EffectScope(self, segment(self.run))
 
     def idempotency_key(self, key: str) -> str:
@@ -360,9 +359,9 @@ class Performer:
     # ---- deciding ----
 
     def decide(self, key: str, ask: EffectRequest, repeat: Repeat, place: EffectScope | None = None) -> Decision:
-        """The decision by the recorded history, for an effect of the scope `place`; a mismatch halts the run.
+        """Decide about the next effect of the scope `place` by the history; a mismatch halts the run.
 
-        The n-th effect of a scope is always the same one, except inside an effect that is performed again.
+        The order of effects in a scope is fixed, except inside an effect that is performed again.
         """
         if self._cursor.halted is not None or self._closed is not None:
             self.check_running()
@@ -376,7 +375,7 @@ class Performer:
     # ---- carrying out ----
 
     async def recall(self, decision: Decision) -> Outcome | None:
-        """The recorded outcome; None if the effect has to be performed. One that was cancelled is cancelled again."""
+        """The recorded outcome; None if the effect must be performed. A recorded cancellation cancels it again."""
         if not isinstance(decision, UseRecorded):
             return None
         if isinstance(decision.outcome, Cancelled):
@@ -395,19 +394,19 @@ class Performer:
             crash_point("effect.before_outcome")
             await self.record([outcome])
             crash_point("effect.after_outcome")
-            return outcome  # noqa: TRY300  its handler raises
+            return outcome  # noqa: TRY300  the handler raises
         except asyncio.CancelledError:
             self.abandon([Cancelled(at=self.now(), key=key, ask=None if intended else ask)])
             raise
 
     async def until_cancelled(self) -> None:
-        """Wait for the cancellation that ended this effect before: the same timeout or sibling cancels it again."""
+        """Wait for the recorded cancellation: the same timeout or sibling cancels the effect again."""
         await asyncio.get_running_loop().create_future()
 
     def abandon(self, noted: list[Record], spend: Any = None) -> None:
-        """Queue the records of an effect whose caller was cancelled, to be written before the next records.
+        """Queue the records of an effect whose caller was cancelled; they precede the next records.
 
-        If the whole drive is cancelled they are dropped: the next drive performs the effect again. `spend` is the
+        If the whole drive is cancelled they are dropped, and the next drive performs the effect again. `spend` is the
         spending of the records.
         """
         if self._cursor.halted is None and self._closed != "cancelled" and not self.strict:
@@ -418,11 +417,11 @@ class Performer:
                 self._abandoned_spend = spend if self._abandoned_spend is None else self._abandoned_spend + spend
 
     def leave(self, key: str) -> None:
-        """Leave the effect `key` to be performed again: no effect inside it counts as cancelled."""
+        """Leave the effect `key` for a new attempt: no effect inside it counts as cancelled."""
         self._left.add(key)
 
     async def outcome(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
-        """Perform as decided; answers an outcome that is not recorded yet."""
+        """Perform as decided; answers the outcome, unrecorded."""
         match decision:
             case UseRecorded(outcome):
                 return outcome
@@ -439,9 +438,9 @@ class Performer:
                 raise InvariantBroken(message)
 
     async def _confirm(self) -> None:
-        """Make sure of the lease before an effect: another driver may have taken over during a long pause.
+        """Confirm the lease before an effect: another driver may have taken over during a long pause.
 
-        That driver may have performed the effect, or recorded its outcome as unknown; then it must not happen later.
+        It may have performed the effect, or recorded its outcome as unknown, so this process must not perform it.
         """
         try:
             await self._ledger.confirm()
@@ -450,11 +449,11 @@ class Performer:
         self.check_running()
 
     def intention(self, key: str, ask: EffectRequest) -> Intended:
-        """The record of an effect that is about to be performed."""
+        """The record of an effect before it is performed."""
         return Intended(at=self.now(), key=key, ask=ask)
 
     async def attempt(self, key: str, ask: EffectRequest | None, call: Call) -> Outcome:
-        """Run the effect; answers an outcome that is not recorded yet. Cancellation passes through."""
+        """Run the effect; answers the outcome, unrecorded. Cancellation passes through."""
         crash_point("effect.before_run")
         token = current_scope.set(EffectScope(self, key, inside=True))
         begun = self._seconds()
@@ -470,9 +469,9 @@ class Performer:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # This task was not cancelled: something that the effect awaited was, which is an ordinary failure.
+            # Not a cancellation of this task but of something it awaited: an ordinary failure.
             return self.failed(key, ask, RuntimeError(f"what it waited for was cancelled {error}".rstrip()), begun)
-        except Exception as error:  # whatever the effect raised is its outcome
+        except Exception as error:  # any error is an outcome
             return self.failed(key, ask, error, begun)
         finally:
             current_scope.reset(token)
@@ -487,7 +486,7 @@ class Performer:
         refs: tuple[Blob, ...] = (),
         kept: tuple[Blob, ...] = (),
     ) -> Done | None:
-        """The outcome of an effect with this result and its blobs; None if the result is too large for the record."""
+        """The outcome with this result and its blobs; None if the result is too large for the record."""
         if self.redactor.active:
             body = self.redactor.bytes(body, numbers=False)
         if len(body) > self._ledger.inline_bytes:
@@ -504,7 +503,7 @@ class Performer:
         refs: tuple[Blob, ...] = (),
         kept: tuple[Blob, ...] = (),
     ) -> Outcome:
-        """The outcome of an effect with this result; a large one becomes a blob. Without `begun` it took no time."""
+        """The outcome with this result; a large one becomes a blob. Without `begun` its duration is 0."""
         done = self.done_with(key, ask, body, begun, refs, kept)
         if done is not None:
             return done
@@ -514,10 +513,10 @@ class Performer:
             blob = await self._ledger.put_blob(body)
             return Done(at=now, key=key, ask=ask, blob=blob, ms=ms, refs=refs, kept=kept)
         except StoreError as error:
-            # A failure of the store, not of the effect: it must not become the recorded outcome.
+            # The store failed, not the effect: this must not become the recorded outcome.
             raise self.halt(error) from error
         except PayloadTooLarge as error:
-            # The message must say that the effect has happened.
+            # The message must say that the effect happened.
             return self.failed(key, ask, ResultTooLarge("a value", error.size, error.limit), begun)
         except UsageError as error:
             lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
@@ -540,9 +539,10 @@ class Performer:
         consume: Sequence[str] = (),
         spend: Spend | None = None,
     ) -> None:
-        """Put records into their place in the journal. `patient`: no caller waits for them soon.
+        """Submit records in order.
 
-        The same commit uses up the answered waits `consume`, adds the notifications `notify` and counts `spend`.
+        `patient`: no caller waits for them soon. The same commit consumes the waits `consume`, adds the notifications
+        `notify` and counts `spend`.
         """
         if self._cursor.halted is not None:
             raise Halted(self._cursor.halted)
@@ -568,7 +568,7 @@ class Performer:
             raise self.halt(error) from error
 
     def gather(self, outcome: Record, beside: Sequence[Record] = ()) -> None:
-        """Submit the outcome of a tool call together with the others of this round of the loop.
+        """Submit the outcome of a tool call together with others of this round of the loop.
 
         The records `beside` it come right before it in the journal, in the same commit.
         """
@@ -588,18 +588,18 @@ class Performer:
         try:
             self.submit([], patient=True)
         except (Halted, HoldfastError):
-            pass  # the run is halted, and learns that with its next effect
-        except Exception as error:  # nothing may go on without these records
+            pass  # the run is halted; its next effect raises
+        except Exception as error:  # nothing may continue without these records
             broken = InvariantBroken(f"the results of tool calls can't be recorded: {error!r}")
             broken.__cause__ = error
             self.halt(broken)
 
     async def settle(self) -> None:
-        """Wait until all submitted records are durable; a cancellation is raised only after the commit."""
+        """Wait until all submitted records are durable; raises a cancellation only after the commit."""
         self.flush()
         if self._durable is None:
             return
-        future = self._durable = asyncio.ensure_future(self._durable)  # kept: another task may settle beside this one
+        future = self._durable = asyncio.ensure_future(self._durable)  # shared with other waiting tasks
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
             try:
@@ -618,13 +618,13 @@ class Performer:
             raise cancelled
 
     async def record(self, added: list[Record], *, spend: Spend | None = None) -> None:
-        """Submit records, and wait until they are durable. A refusal of the store halts the run."""
+        """Submit records and wait until they are durable. A refusal of the store halts the run."""
         self.submit(added, spend=spend)
         await self.settle()
 
     @property
     def is_behind(self) -> bool:
-        """Whether too many records wait for the disk: they are lost if the process dies."""
+        """True if too many records wait for the disk: they are lost if the process dies."""
         return self._ledger.behind > MAX_BEHIND
 
     async def seal(
@@ -635,7 +635,7 @@ class Performer:
         notify: Sequence[Any] = (),
         spend: Any = None,
     ) -> None:
-        """Record the end of the run, after the records `before`. The run records nothing after that.
+        """Record the end of the run after the records `before`; nothing follows it.
 
         `notify` adds notifications in the same commit, `spend` is the spending of the records.
         """
@@ -659,14 +659,14 @@ class Performer:
                 raise EffectCancelled(outcome.key)
 
     async def keep(self, body: bytes) -> Blob:
-        """Store bytes that an outcome will refer to."""
+        """Store bytes for an outcome."""
         try:
             return await self._ledger.put_blob(body)
         except StoreError as error:
             raise self.halt(error) from error
 
     def keep_soon(self, body: bytes) -> Blob:
-        """Queue bytes that the next record refers to; they are durable when it is."""
+        """Queue bytes for the next record; both become durable together."""
         try:
             return self._ledger.queue_blob(body)
         except StoreError as error:
@@ -684,7 +684,7 @@ class Performer:
         return bytes(done.value) if done.blob is None else await self.large(done.blob)
 
     async def with_value(self, done: Done) -> Done:
-        """The outcome with its value inline, as code reads it."""
+        """The outcome with its value inline."""
         if done.blob is None:
             return done
         return msgspec.structs.replace(done, value=msgspec.Raw(await self.large(done.blob)), blob=None)
@@ -692,7 +692,6 @@ class Performer:
     # ---- stopping ----
 
     def check_halted(self) -> None:
-        """Raise `Halted` if the run is halted."""
         if self._cursor.halted is not None:
             raise Halted(self._cursor.halted)
 
@@ -708,7 +707,7 @@ class Performer:
             raise RunEnded(self.run)
 
     async def admit(self) -> None:
-        """Raise as `check_running` does; code that keeps asking after that is held."""
+        """Raise as `check_running` does; hold code that keeps asking after that."""
         try:
             self.check_running()
         except (Halted, RunEnded, asyncio.CancelledError) as error:
@@ -717,7 +716,7 @@ class Performer:
             await self._suspension.refuse(error)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
-        """Register a task of the driven code; `close` cancels it."""
+        """Register a task of the driven code, which `close` cancels."""
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
@@ -733,17 +732,16 @@ class Performer:
 
     @property
     def cancelled(self) -> bool:
-        """True if the drive was cancelled."""
         return self._closed == "cancelled"
 
     def abandoned(self) -> CallAbandoned:
-        """The error for code that goes on after its run was closed here."""
+        """The error for code that continues after its run was closed here."""
         error = CallAbandoned(self.run)
         _log.warning("a function of %s of %s goes on: %s", self.run, self._ledger.journal, error)
         return error
 
     def refuse(self) -> None:
-        """Refuse new effects, because the drive is being cancelled."""
+        """Refuse new effects because the drive is being cancelled."""
         self._closed = "cancelled"
 
 

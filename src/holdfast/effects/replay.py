@@ -41,7 +41,7 @@ _ABSENT: Final = msgspec.UNSET
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One difference between the recorded and the asked value. A long value is shown by length and digest."""
+    """One difference between a recorded and a requested value. A long value is shown by length and digest."""
 
     path: str
     recorded: str
@@ -49,7 +49,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """The differences between a replay and its record: the first few, and their number."""
+    """The first few differences between a replay and its record, and their number."""
 
     total: int
     first: tuple[Difference, ...]
@@ -62,7 +62,7 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 def diverge(recorded: Any, asked: Any) -> Divergence:  # any JSON value
-    """Compare two JSON values; all differing paths are counted, the first eight are kept."""
+    """Compare two JSON values; counts all differing paths and keeps the first eight."""
     kept: list[Difference] = []
     total = 0
     for path, left, right in _differences(recorded, asked, ""):
@@ -90,7 +90,7 @@ def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, An
 
 
 def _same(recorded: Any, asked: Any) -> bool:
-    # 1 == True == 1.0 and 0.0 == -0.0 in Python, but they are different JSON texts
+    # In Python 1 == True == 1.0 and 0.0 == -0.0, but their JSON texts differ.
     return type(recorded) is type(asked) and repr(recorded) == repr(asked)
 
 
@@ -108,7 +108,7 @@ def _cut(text: str) -> str:
 
 
 class Repeat(Enum):
-    """What a drive may do with an effect that was begun and has no outcome."""
+    """The treatment of an effect that was begun and has no outcome."""
 
     FREE = "free"
     """It only reads: perform it again. No intent is recorded."""
@@ -118,16 +118,16 @@ class Repeat(Enum):
     """It must not be repeated: an intent is recorded first, and an interrupted effect becomes unknown."""
 
 
-# An edited prompt must not strand a running turn: these kinds keep their record and warn.
+# An edited prompt must not block a running turn: these kinds keep their record and warn.
 KEEPS_RECORDED: Final = frozenset(("model_call", "direct"))
 
 
 MAX_ASK_BODY = 8 * 1024
-"""A larger command is recorded by its digest alone."""
+"""A larger command is recorded by its digest only."""
 
 
 def make_request(kind: EffectKind, target: str, body: bytes, cause: Cause | None, iteration: int) -> EffectRequest:
-    """The recorded request of an effect with the canonical JSON `body`; of a large one only the digest."""
+    """The recorded request of an effect with the canonical JSON `body`; only the digest of a large one."""
     shown = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
     return EffectRequest(kind, target, digest_of_bytes("content", body), shown, cause=cause, iteration=iteration)
 
@@ -141,7 +141,7 @@ class RecordedEffect:
     asked: EffectRequest | None = None
 
     def settle(self, outcome: Outcome) -> None:
-        """Add an outcome. A cancellation after another outcome means that the code never saw that outcome."""
+        """Add an outcome. The code never saw an outcome that a cancellation follows."""
         self.asked = getattr(outcome, "ask", None) or self.asked
         self.outcome = outcome
 
@@ -160,8 +160,8 @@ class RecordedEffect:
 class RunHistory:
     """The effects and runs of a journal: a fold of its records.
 
-    `order` has the keys of each scope in their order, `settled` the rank of each outcome, `branches` the name of each
-    task with records.
+    `order` has the keys of each scope in order, `settled` the rank of each outcome, `branches` the name of each task
+    with records.
     """
 
     effects: dict[str, RecordedEffect] = field(default_factory=dict[str, RecordedEffect])
@@ -223,7 +223,7 @@ def fold_history(records: Iterable[Record]) -> RunHistory:
 
 @dataclass(frozen=True, slots=True)
 class UseRecorded:
-    """The outcome is recorded: use it. `drift` is set if the content differs and the kind keeps its record."""
+    """Use the recorded outcome. `drift` is set if the content differs and the kind keeps its record."""
 
     outcome: Outcome
     drift: Divergence | None = None
@@ -266,7 +266,7 @@ _BEGUN: Final = Perform(intent=False)
 def decide_effect(
     recorded: RecordedEffect | None, ask: EffectRequest, repeat: Repeat, *, strict: bool = False
 ) -> Decision:
-    """The decision about one effect. A difference counts before its outcome."""
+    """Decide about one effect. A difference counts before its outcome."""
     if recorded is None:
         return Miss() if strict else _INTENDED if repeat is Repeat.NEVER else _BEGUN
     drift = _content_drift(recorded.ask(), ask)
@@ -280,7 +280,7 @@ def decide_effect(
 
 
 def _same_identity(recorded: EffectRequest, asked: EffectRequest) -> bool:
-    # The key is the same, or we would not be looking at this record.
+    # The key led to this record, so it is the same.
     return recorded.kind == asked.kind and recorded.target == asked.target
 
 
@@ -297,19 +297,19 @@ def _comparable(ask: EffectRequest) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A replayed effect with other content than its record; its kind keeps the recorded outcome."""
+    """A replayed effect whose content differs from its record; its kind keeps the recorded outcome."""
 
     key: str
     divergence: Divergence
 
 
 class ReplayCursor:
-    """The position of a replay in the history of its run. A difference to the history halts the run."""
+    """The position of a replay in the history of its run. A difference halts the run."""
 
     def __init__(self, past: RunHistory, run: str, *, strict: bool) -> None:
         self.drifts: list[Drift] = []
         self.halted: HoldfastError | None = None
-        """The reason for which the run is halted for good."""
+        """The reason why the run is halted."""
         self._past = past
         self._run = run
         self._strict = strict
@@ -322,13 +322,13 @@ class ReplayCursor:
         return Halted(self.halted)
 
     def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
-        """The decision about an effect that the code asks for."""
+        """Decide about an effect that the code requests."""
         if key in self._asked:
             raise EffectRepeated(key)
         self._asked.add(key)
         decision = decide_effect(self._past.effects.get(key), ask, repeat, strict=self._strict)
         match decision:
-            case Perform():  # as nearly always
+            case Perform():  # the usual case
                 pass
             case Mismatch(divergence):
                 raise self.halt(ReplayMismatch(key, divergence, self._code()))
@@ -341,7 +341,7 @@ class ReplayCursor:
         return decision
 
     def follow(self, path: str, key: str) -> None:
-        """The n-th effect of a scope is always the same one; otherwise the code has changed.
+        """Check that the n-th effect of a scope is the same as before; otherwise the code has changed.
 
         Inside an effect that is performed again, only keys and arguments are compared.
         """
@@ -354,7 +354,7 @@ class ReplayCursor:
             raise self.mismatch(key, {"effect": recorded[index]}, {"effect": key})
 
     def check_complete(self) -> None:
-        """Halt the run if the journal has effects that the code did not ask for."""
+        """Halt the run if the journal has effects that the code did not request."""
         prefix = f"{segment(self._run)}/"
         for key in self._past.effects:
             if key in self._asked or not key.startswith(prefix) or self._below_an_answer(key):
@@ -371,14 +371,14 @@ class ReplayCursor:
         return False
 
     def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
-        """A branch with records must have the same name again."""
+        """Check the name of a branch with records."""
         recorded = self._past.branches.get(parent, {}).get(ordinal, name)
         if recorded != name:
             key = f"{parent}/{branch_segment(ordinal, name)}"
             raise self.mismatch(key, {"branch": recorded}, {"branch": name})
 
     def below(self, key: str, mark: str) -> list[RecordedEffect]:
-        """The effects right below `key` whose name begins with `mark`. They count as asked for again."""
+        """The effects right below `key` whose name begins with `mark`. They count as requested again."""
         if key not in self._past.order:
             return []
         found = [name for name in self._past.order[key] if name.startswith(key + mark)]
@@ -388,7 +388,7 @@ class ReplayCursor:
     def settled_below(self, key: str) -> list[tuple[str, RecordedEffect]]:
         """The effects right below `key` with an outcome, in the order of their outcomes.
 
-        They count as asked for again only after `took`.
+        They count as requested again only after `took`.
         """
         past = self._past
         found = [(name, past.effects[name]) for name in past.order.get(key, ()) if name in past.effects]
@@ -396,11 +396,11 @@ class ReplayCursor:
         return sorted(ended, key=lambda pair: past.settled[pair[0]])
 
     def took(self, keys: Iterable[str]) -> None:
-        """Count these keys as asked for again."""
+        """Count these keys as requested again."""
         self._asked.update(keys)
 
     def mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
-        """Halt the run: the code asks for something else than the journal has recorded."""
+        """Halt the run: the code requests another effect than the recorded one."""
         return self.halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
 
     def _code(self) -> str | None:

@@ -1,7 +1,7 @@
-"""Scopes and keys: the path under which the journal finds an effect again.
+"""Scopes and keys: the path of an effect in the journal.
 
 A key is a path: run, effect, sub-step. Each task of driven code is a branch, a scope of its own, named when the task is
-created. So two branches that do the same thing can't be given each other's result.
+created. So two branches that do the same thing never get each other's result.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _MARK: Final = "_holdfast_branches"
 MAX_KEY = 2_048
-"""Longest replay key, which bounds the nesting of effects."""
+"""Longest replay key; it bounds the nesting of effects."""
 
 
 def check_key(key: str) -> str:
-    """The replay key itself, or an `InvalidId`."""
+    """Check a replay key; raises `InvalidId`."""
     if type(key) is not str:
         raise InvalidId("replay key", key, f"it is a {type(key).__name__}, not a string")
     if not key or len(key) > MAX_KEY:
@@ -37,7 +37,7 @@ def check_key(key: str) -> str:
 
 
 def segment(name: str, occurrence: int = 1) -> str:
-    """`name` as one part of a key path; the second use of a name in a scope is ``name#2``."""
+    """`name` as one part of a key path; its second use in a scope is ``name#2``."""
     escaped = name
     if not name.isalnum():
         escaped = name.replace("%", "%25").replace("/", "%2F").replace("#", "%23").replace("~", "%7E")
@@ -45,7 +45,7 @@ def segment(name: str, occurrence: int = 1) -> str:
 
 
 def branch_segment(ordinal: int, name: str) -> str:
-    """The part of a path for a branch; no escaped name can look like it."""
+    """The path part of a branch, distinct from all escaped names."""
     return f"~{ordinal}.{name}"
 
 
@@ -55,7 +55,7 @@ def scope_of(key: str) -> str:
 
 
 class EffectScope:
-    """A scope: its path, and how often each name was used in it."""
+    """A scope: its path, and the number of uses of each name."""
 
     __slots__ = ("_branches", "_counts", "busy", "drive", "inside", "path")
 
@@ -63,7 +63,7 @@ class EffectScope:
         self.drive = drive
         self.path = path
         self.inside = inside
-        """Inside the code of an effect, which may run differently when it is performed again."""
+        """Inside an effect, whose code may run differently when it is performed again."""
         self.busy = False
         self._counts: dict[str, int] = {}
         self._branches = 0
@@ -74,7 +74,7 @@ class EffectScope:
         return f"{self.path}/{segment(name, count)}"
 
     def branch(self, name: str) -> EffectScope:
-        """The scope of the next task, which runs the coroutine called `name`."""
+        """The scope of the next task, which runs the coroutine `name`."""
         self._branches += 1
         if not self.inside:
             self.drive.enter_branch(self.path, self._branches, segment(name))
@@ -90,7 +90,7 @@ _made_for: Final[contextvars.ContextVar[int]] = contextvars.ContextVar("holdfast
 
 
 def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """Let `loop` give every task of driven code its own scope. Tasks of other code are not touched."""
+    """Make `loop` give every task of driven code its own scope. Other tasks are not touched."""
     previous = loop.get_task_factory()
     if getattr(previous, _MARK, False):
         return
@@ -98,11 +98,11 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
     def create(
         loop: asyncio.AbstractEventLoop,
         coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
-        **options: Any,  # whatever this Python passes to a task factory
+        **options: Any,  # options of newer Python versions
     ) -> asyncio.Future[Any]:
         place = current_scope.get()
         given: contextvars.Context | None = options.get("context")
-        # If another library wraps our factory, and ours wraps that again, each task still gets one branch.
+        # Even if other libraries wrap our factory and ours wraps that again, each task gets one branch.
         if place is not None and (given is None or given.get(_made_for) != id(coro)):
             context = options["context"] = _branch_context(place, coro, given)
             if not place.inside and inspect.iscoroutine(coro):
@@ -112,8 +112,8 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
             asyncio.Task(coro, loop=loop, **options) if previous is None else previous(loop, coro, **options)
         )
         if place is not None and not place.inside:
-            # A task that an effect starts may serve others too, such as a connection pool. Only tasks of the driven
-            # code end with the run.
+            # A task started by an effect may serve others too, such as a connection pool. Only tasks of the driven code
+            # end with the run.
             place.drive.adopt(task)
         return task
 
@@ -124,7 +124,7 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
 def _branch_context(
     place: EffectScope, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], given: contextvars.Context | None
 ) -> contextvars.Context:
-    """The context of a new task: its usual one, with a scope of its own. `asyncio.as_completed` gets none."""
+    """The context of a new task: its usual one, with a scope of its own. `asyncio.as_completed` is refused."""
     frame = inspect.currentframe()
     try:
         for _ in range(8):
@@ -136,7 +136,7 @@ def _branch_context(
             frame = frame.f_back
         branch = place.branch(getattr(coro, "__name__", "task"))
     except BaseException:
-        coro.close()  # it will never run: no warning that it was never awaited
+        coro.close()  # avoids the warning that it was never awaited
         raise
     context = contextvars.copy_context() if given is None else given.copy()
     context.run(current_scope.set, branch)
@@ -176,30 +176,28 @@ class SuspensionGuard:
 
 
 def release_if_held(pending: object, code: Coroutine[Any, Any, Any], name: str) -> None:
-    """Raise `SuspensionSwallowed` for code that is held, and keep the code from garbage collection."""
+    """Raise `SuspensionSwallowed` for held code, and keep the code from garbage collection."""
     if type(pending) is _NeverDone:
         _released_code.append(code)
         raise SuspensionSwallowed(name)
 
 
 class GuardedCoroutine(Coroutine[Any, Any, T]):
-    """A coroutine that ends with `SuspensionSwallowed` once its code is held; the code itself never goes on."""
+    """A coroutine that ends with `SuspensionSwallowed` once its code is held; the code itself never continues."""
 
     def __init__(self, code: Coroutine[Any, Any, T], name: str) -> None:
         self._code = code
         self._name = name
 
-    def __getattr__(self, name: str) -> Any:  # what a debugger asks of a coroutine
+    def __getattr__(self, name: str) -> Any:  # attributes that debuggers read
         return getattr(self._code, name)
 
     def send(self, value: Any, /) -> Any:
-        """Resume the code."""
         pending = self._code.send(value)
         release_if_held(pending, self._code, self._name)
         return pending
 
     def throw(self, *error: Any) -> Any:
-        """Resume the code with an error."""
         try:
             pending = self._code.throw(*error)
         finally:
@@ -208,7 +206,6 @@ class GuardedCoroutine(Coroutine[Any, Any, T]):
         return pending
 
     def close(self) -> None:
-        """Close the code."""
         self._code.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -217,7 +214,7 @@ class GuardedCoroutine(Coroutine[Any, Any, T]):
             while True:
                 try:
                     given = yield pending
-                except BaseException as error:  # whatever it is, it is meant for the code
+                except BaseException as error:  # any error is meant for the code
                     pending = self.throw(error)
                 else:
                     pending = self.send(given)

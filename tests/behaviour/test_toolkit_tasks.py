@@ -20,8 +20,9 @@ from tests.behaviour.background import (
 from tests.behaviour.talk import until
 
 import holdfast as hf
+from holdfast.processes.lists import glance_process
 from holdfast.testing import ScriptedModel, call, text
-from holdfast.toolkits.tasks import read_task_summary, tasks
+from holdfast.toolkits.tasks import tasks
 from holdfast.tools.context import CallContext, RuntimeMissing
 
 if TYPE_CHECKING:
@@ -149,9 +150,28 @@ async def test_a_list_of_a_task_with_many_reports_reads_only_the_ends_of_its_jou
     async with hf.open(None, agents=[agent(report)]) as runtime:
         await asked(runtime, runtime.agents["a"])
         whole = await ended_task(runtime)
-        seen = await read_task_summary(runtime.store, whole.id)
+        seen = await glance_process(runtime.store, whole.id)
         assert (seen.status, seen.call, seen.ended) == (whole.status, whole.call, whole.ended)
         assert len(seen.records) < 12 < len(whole.records)
+
+
+async def test_a_task_that_runs_is_listed_as_running_after_many_records(held: Held) -> None:
+    @hf.tool(background=True)
+    async def report(ctx: hf.Context) -> str:
+        for number in range(60):
+            await ctx.step(f"s{number}", str)
+        ctx.progress("all steps")
+        await held.go.wait()
+        return "x"
+
+    async with opened(held, report) as runtime:
+        await asked(runtime, runtime.agents["a"])
+
+        async def reported() -> bool:
+            return "all steps" in await said(runtime, "list_tasks")
+
+        await until(reported)
+        assert ": report, running, made " in await said(runtime, "list_tasks")
 
 
 # ---- read ------------------------------------------------------------------------------------------------------------

@@ -24,14 +24,14 @@ from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
-from holdfast.processes.lists import ProcessEvent, ProcessLine
+from holdfast.processes.lists import ProcessEvent, ProcessLine, glance_process
 from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.processes.waits import process_value
 from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.runtime import open as open_runtime
 from holdfast.store import Store
-from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
+from holdfast.toolkits.tasks import describe_progress, result_as_lines
 
 _CANCEL_TIMEOUT: Final = 2.0
 """Seconds that `cancel` waits for the end."""
@@ -483,7 +483,7 @@ async def _read_task_lines(
         lambda last: runtime.tasks.list(session=session, status=status, before=last, limit=max(limit, 50))
     ):
         if journal.quarantine is None:  # `doctor` names damaged journals
-            found.append(_task_line(await read_task_summary(runtime.store, journal.id), pids.get(journal.id)))
+            found.append(_task_line(await glance_process(runtime.store, journal.id), pids.get(journal.id)))
         if len(found) == limit:
             break
     return found

@@ -67,22 +67,23 @@ async def preview_processes(store: Store, journals: Sequence[str], tail: int = P
 
 
 def state_of_preview(found: JournalPreview) -> ProcessState:
-    """The state of a process, from the preview of its journal.
+    """The state of a durable function or a background call, from the preview of its journal.
 
     Of a long one, who ran it, how often it began and which children it has are known as far as its last records say.
     """
     line, tail = found.line, found.tail or []
-    state = ProcessState(line.id, line.agent, line.session, created=line.created, updated=line.updated)
+    is_task = line.role == keys.TASK_ROLE
+    state = ProcessState(line.id, line.agent, line.session, is_task=is_task, created=line.created, updated=line.updated)
     if found.first is not None and found.first.key == keys.CALL_KEY:
-        state.registration = decode_registration(found.first.body)
+        state.register(found.first.body)
     for entry in tail:
         state.add(entry.record)
         state.attempt = max(state.attempt, _attempt_of_record(entry.record))
     state.records.clear()
     state.head = line.head
     if not tail or tail[0].seq > 1:
-        if state.status == "running":  # nothing among the last records says otherwise
-            state.status = "running" if line.status == "idle" else cast("ProcessStatus", line.status)
+        if state.status == "running" and line.status != "idle":  # nothing among the last records says otherwise
+            state.status = cast("ProcessStatus", line.status)
         if found.latest is not None:
             state.session = transferred_to(found.latest.body)
     return state

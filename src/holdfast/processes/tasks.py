@@ -25,7 +25,15 @@ from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
 from holdfast.processes import keys
 from holdfast.processes.driver import ProcessDrive, Requested, request
-from holdfast.processes.lists import CANCEL_KEY, all_work, journal_pages, read_process, stored_status
+from holdfast.processes.lists import (
+    CANCEL_KEY,
+    all_work,
+    journal_pages,
+    preview_processes,
+    read_process,
+    state_of_preview,
+    stored_status,
+)
 from holdfast.processes.state import (
     INTERRUPTED_ERROR,
     ProcessState,
@@ -508,19 +516,16 @@ class Tasks:
         async for page in journal_pages(
             self._store, keys.TASK_ROLE, size=most, status=stored, session=session, before=before
         ):
-            found += page if stored != "failed" else [line for line in page if await self._end_status(line) == status]
+            found += page if stored != "failed" else await self._ended_as(page, cast("TaskStatus", status))
             if len(found) >= most:
                 break
         return found[:most]
 
-    async def _end_status(self, line: Journal) -> str:
-        """The status of a task that the store lists as failed: interrupted, or failed if it can't be read."""
-        from holdfast.toolkits.tasks import read_task_summary  # it loads pydantic
-
-        try:
-            return (await read_task_summary(self._store, line.id)).status
-        except errors.StoreError:
-            return "failed"
+    async def _ended_as(self, lines: Sequence[Journal], status: TaskStatus) -> Sequence[Journal]:
+        """Those of the tasks listed as failed that have this status. One that can't be read has failed."""
+        previews = await preview_processes(self._store, [line.id for line in lines])
+        known = {each.line.id: state_of_preview(each).status for each in previews if each.tail is not None}
+        return [line for line in lines if known.get(line.id, "failed") == status]
 
     async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""

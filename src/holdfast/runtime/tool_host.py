@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import StoreError, TaskUnknown
 from holdfast.messages import Attachment
+from holdfast.processes.lists import glance_process
 from holdfast.records import Done
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.session_records import read_records
@@ -66,6 +67,10 @@ class ToolHost:
         if state.session != self.session:
             raise TaskUnknown(id)
         return state
+
+    async def glance_task(self, id: str) -> ProcessState:
+        """One task for a list. Of a long one, its starts and reports are known as far as its last records say."""
+        return await glance_process(self.store, id)
 
     async def task_result(self, state: ProcessState) -> bytes | None:
         """The result of a task as JSON."""

@@ -8,16 +8,16 @@ import msgspec
 from pydantic import Field
 
 from holdfast.errors import InvalidId, StoreError, TaskUnknown
-from holdfast.processes.state import ProcessState, task_end_text
+from holdfast.processes.state import task_end_text
 from holdfast.records import Cancelled, Done, Unknown
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach, ToolRetry, tool
 from holdfast.tools.results import MAX_LINES, RESULT_READER, format_duration, format_time, read_page, render_page
 
 if TYPE_CHECKING:
+    from holdfast.processes.state import ProcessState
     from holdfast.records import Progressed
     from holdfast.runtime.tool_host import ToolHost
-    from holdfast.store import Store
     from holdfast.tools.definition import AnyTool
 
 
@@ -27,23 +27,6 @@ def tasks() -> tuple[AnyTool, ...]:
     An agent sees only the tasks of its own session.
     """
     return TOOLS
-
-
-_FIRST: Final = 3
-"""Records at the beginning: it was opened, its call, and its start."""
-_LAST: Final = 8
-"""Records at the end: the outcome and the end, or the last progress."""
-
-
-async def read_task_summary(store: Store, id: str) -> ProcessState:
-    """The state of a task for a list. Starts and reports are not counted."""
-    state = ProcessState(id)
-    seen = 0
-    for entry in [*await store.read(id, limit=_FIRST), *await store.tail(id, _LAST)]:
-        if entry.seq > seen:
-            state.add(entry.record)
-            seen = entry.seq
-    return state
 
 
 _NOTE: Final = 200
@@ -97,7 +80,10 @@ def _describe_status(state: ProcessState, now: int) -> str:
         return f"{state.status} {format_duration(now - state.ended)} ago"
     if state.started is not None:
         return f"{state.status}, begun {format_duration(now - state.started)} ago"
-    return f"{state.status} {format_duration(now - state.created)} ago, not begun"
+    made = f"{format_duration(now - state.created)} ago"
+    if state.status != "created":  # it began before the records that a list reads
+        return f"{state.status}, made {made}"
+    return f"{state.status} {made}, not begun"
 
 
 def _tool(state: ProcessState) -> str:
@@ -137,7 +123,7 @@ async def list_tasks(ctx: CallContext, limit: Annotated[int, Field(ge=1, le=MOST
 async def _line(host: ToolHost, id: str, now: int) -> str:
     """One task; a damaged one must not hide the others."""
     try:
-        return summary_line(await read_task_summary(host.store, id), now)
+        return summary_line(await host.glance_task(id), now)
     except StoreError:
         return f"{id}: it can't be read any more; its records are damaged"
 

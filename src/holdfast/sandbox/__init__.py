@@ -1,4 +1,4 @@
-"""Programs that models write, run in a sandbox where they can only call their tools.
+"""Sandbox for programs that models write; such a program can only call its tools.
 
 Modules that start processes are loaded on first use.
 """
@@ -45,7 +45,7 @@ _HOMES: Final = {
     "require_programs": "worker",
     "stubs_of": "stubs",
 }
-if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
+if not TYPE_CHECKING:  # type checkers use only the imports above
 
     def __getattr__(name: str) -> object:
         home = _HOMES.get(name)

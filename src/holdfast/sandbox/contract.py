@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Program(Protocol):
-    """One program. It runs only between `run` or `answer` and the step that they return."""
+    """One program. It runs only during `run` and `answer`."""
 
     @property
     def digest(self) -> str:
-        """Identifies the program; the ids of its calls follow from it (`call_id`)."""
+        """The digest of the program, from which the ids of its calls follow (`call_id`)."""
         ...
 
     async def run(self, recorded: Sequence[CallResult] = (), *, begun: bool = False) -> ProgramStep:
-        """Begin. With `recorded` results, go on to the first step that they have no answer for: a replay.
+        """Begin. With `recorded` results, replay up to the first step without an answer.
 
-        `begun`: the program began before, though nothing has a result yet; it passed its check then and is not checked
-        again. Raises `ProgramDiverged` if the program makes other calls than the recorded ones.
+        `begun`: the program began before, without any result; it passed its check then and is not checked again. Raises
+        `ProgramDiverged` if the program makes other calls than the recorded ones.
         """
         ...
 
     async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
-        """Go on with results of waiting calls, in the order in which they were recorded. At least one."""
+        """Continue with results of waiting calls, at least one, in the order of their records."""
         ...
 
     async def snapshot(self) -> bytes | None:
-        """A sealed snapshot, to go on from without a replay. None if there is none."""
+        """A sealed snapshot from which to continue without a replay; None if there is none."""
         ...
 
     async def close(self) -> None:
-        """End the program and its worker, whatever it does. May be called at any time, and more than once."""
+        """End the program and its worker at any time. May be called more than once."""
         ...
 
 
@@ -61,9 +61,10 @@ class Sandbox(Protocol):
         seed: str = "",
         snapshot: bytes | None = None,
     ) -> Program:
-        """A program that is ready to run. `globals` are the variables that the one before left (`ProgramEnd.kept`).
+        """A program that is ready to run.
 
-        `seed` seeds its random numbers. A `snapshot` that does not fit is ignored.
+        `globals` are the variables left by the one before (`ProgramEnd.kept`), `seed` is that of its random numbers. A
+        `snapshot` that does not fit is ignored.
         """
         ...
 
@@ -81,7 +82,7 @@ MAX_BYTES: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramLimits:
-    """The limits of one program. Time is that of its own code: waiting for a call does not count."""
+    """The limits of one program. Time is that of its own code, without waiting for calls."""
 
     seconds: float = 30.0
     """For all of its code together."""
@@ -100,9 +101,9 @@ class ProgramLimits:
     variables: int = 2**20
     """Bytes of all kept variables, as JSON."""
     output: int = 30_000
-    """Bytes of printed text that are shown; of more, the middle is left out."""
+    """Bytes of shown printed text; of more, the middle is left out."""
     error: int = 4_000
-    """Bytes of an error that are shown."""
+    """Bytes of a shown error."""
 
     def __post_init__(self) -> None:
         for name in ("seconds", "step_seconds"):
@@ -121,7 +122,7 @@ class ProgramLimits:
 
 
 def describe_limit(which: LimitName, limits: ProgramLimits) -> str:
-    """The text for the model about the limit that stopped its program."""
+    """The text that tells the model which limit stopped its program."""
     reasons = {
         "time": f"its code took over {limits.step_seconds:g} s between two calls, or over {limits.seconds:g} s in all",
         "memory": f"it took more than {limits.memory:,} bytes of memory",
@@ -136,15 +137,15 @@ def describe_limit(which: LimitName, limits: ProgramLimits) -> str:
 # ---- calls and steps ----
 
 CallKind = Literal["tool", "clock", "sleep"]
-"""`clock` asks for the time in seconds since 1970, `sleep` for a pause of `seconds`; a tool is called by its name."""
+"""`clock` is the time in seconds since 1970, `sleep` a pause of `seconds`, `tool` a tool by name."""
 LimitName = Literal["time", "memory", "calls", "recursion", "source", "worker"]
-"""The limit that a program exceeded. `worker`: its process died, or no longer answered."""
+"""The exceeded limit; `worker`: its process died or did not answer."""
 FailurePhase = Literal["check", "run"]
 """A program that fails its `check` has done nothing."""
 ErrorKind: TypeAlias = Literal[
     "RuntimeError", "TimeoutError", "PermissionError", "ValueError", "TypeError", "SystemExit"
 ]
-"""The exceptions by which a failed call reaches a program. No traceback of the host ever does.
+"""The exceptions of failed calls in a program; no traceback of the host is among them.
 
 `SystemExit` ends a program where it is: no `except Exception` catches it.
 """
@@ -161,12 +162,12 @@ def call_number(id: str) -> int:
 
 
 class HostCall(msgspec.Struct, frozen=True, gc=False):
-    """One call out of a program. The same program with the same results makes the same call under the same id."""
+    """One call of a program. The same program with the same results makes the same call under the same id."""
 
     id: str
     kind: CallKind
     name: str
-    """The tool's own name; `now` and `sleep` for the other kinds."""
+    """The name of the tool; `now` and `sleep` for the other kinds."""
     arguments: dict[str, Any]
     digest: str
     """Of the kind, the name and the arguments."""
@@ -179,7 +180,7 @@ class CallValue(msgspec.Struct, frozen=True, tag="returned", gc=False):
 
 
 class CallError(msgspec.Struct, frozen=True, tag="raised", gc=False):
-    """A call that failed: the program sees an exception, which it may catch."""
+    """A call that failed: an exception in the program, which may catch it."""
 
     message: str
     kind: ErrorKind = "RuntimeError"
@@ -197,14 +198,14 @@ class CallResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeptVariables(msgspec.Struct, frozen=True, gc=False):
-    """The variables for the next program, and the names of the dropped ones, with the reason."""
+    """The variables for the next program, and the names of the dropped ones with the reason."""
 
     values: dict[str, Any]
     dropped: dict[str, str] = {}
 
 
 class PendingCalls(msgspec.Struct, frozen=True, tag="calls"):
-    """The program waits. `calls` are new; `waiting` are the ids of all calls without an answer, these among them."""
+    """The program waits. `calls` are new; `waiting` are the ids of all calls without an answer."""
 
     calls: tuple[HostCall, ...]
     waiting: tuple[str, ...]
@@ -216,11 +217,11 @@ class ProgramEnd(msgspec.Struct, frozen=True, tag="ended"):
     value: Any
     printed: str
     kept: KeptVariables | None
-    """None: the variables could not be read, and stay as before."""
+    """None: the variables are unreadable and stay as before."""
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, tag="failed"):
-    """The program was refused before it ran, or raised. `error` is for the model."""
+    """The program was refused before its start, or raised. `error` is for the model."""
 
     error: str
     phase: FailurePhase
@@ -242,11 +243,11 @@ ProgramStep: TypeAlias = PendingCalls | ProgramEnd | ProgramFailure | LimitHit
 
 # ---- values as plain JSON, within limits ----
 #
-# A few bytes in a program can describe an endless value: a list of lists, each a thousand times the same. So the size
-# is counted during conversion, which stops as soon as it is too large.
+# A few bytes in a program can describe an endless value: nested lists, each a thousand times the same. So conversion
+# counts the size, and stops as soon as it is too large.
 
 MAX_DEPTH: Final = 60
-"""Deepest nesting of lists and objects: a little less than a journal allows."""
+"""Deepest nesting of lists and objects, a little less than in a journal."""
 _NUMBER_SIZE: Final = 8
 _ITEM_OVERHEAD: Final = 12
 _SMALL_INT: Final = 2**53
@@ -257,7 +258,7 @@ class NotJson(Exception):
 
 
 class ForeignValue:
-    """A value of a program without a JSON form: only its type is known here; of a class also its own name."""
+    """A value of a program without a JSON form: its type, and for a class its name."""
 
     __slots__ = ("name", "of")
 
@@ -267,7 +268,7 @@ class ForeignValue:
 
 
 def too_large(room: int) -> NotJson:
-    """The error for a value with more bytes than `room`."""
+    """The error for a value of more than `room` bytes."""
     return NotJson(f"it has more than {room:,} bytes as JSON")
 
 
@@ -296,16 +297,16 @@ def to_json(value: object, room: int) -> tuple[Any, int]:
     return _convert(value, 0, budget), room - budget.left
 
 
-def _size_of_scalar(value: Any) -> int:  # anything may come in
-    """The size of a plain text or a small number, which most results are; -1 for anything else."""
-    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+def _size_of_scalar(value: Any) -> int:  # callers may pass anything
+    """The size of a plain text or a small number, the usual result; -1 for anything else."""
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # any type
     if kind is str:
         return len(value) + 2 if value.isascii() else -1
     return _NUMBER_SIZE if kind is int and -_SMALL_INT < value < _SMALL_INT else -1
 
 
 def _size_of_flat_dict(value: dict[object, object]) -> int:
-    """The size of an object of short plain values, which most arguments are; -1 for anything else."""
+    """The size of an object of short plain values, the usual arguments; -1 for anything else."""
     size = 0
     for key, item in value.items():
         if type(key) is not str or not key.isascii():
@@ -324,8 +325,8 @@ def _size_of_flat_dict(value: dict[object, object]) -> int:
     return size
 
 
-def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # anything may come in
-    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # callers may pass anything
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # any type
     if kind is str:
         room.take(_length(value) + 2)
         return value
@@ -369,7 +370,7 @@ def _kind_name(value: object) -> str:
 
 
 def has_repr_text(value: object) -> bool:
-    """Whether plain JSON contains a text that may be the repr of something else, such as `<function ...>`."""
+    """True if plain JSON contains a text that may be the repr of something else, such as `<function ...>`."""
     if isinstance(value, str):
         return value.startswith("<") or value in {"[...]", "{...}"}
     if isinstance(value, dict):

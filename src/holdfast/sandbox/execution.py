@@ -1,7 +1,7 @@
 """The execution of one program in one worker, from its check to its end.
 
-In this order: the sequence of calls and results, sealed snapshots, encoded answers, the execution with the variables
-that it keeps, and the plan of a program.
+In this order: the sequence of calls and results, sealed snapshots, encoded answers, the execution with its kept
+variables, and the plan of a program.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _START: Final = b"\0" * 32
 
 
 def program_digest(source: str, variables: dict[str, Any], seed: str) -> str:
-    """Identifies a program: its source, its initial variables and its seed."""
+    """The digest of a program: source, initial variables and seed."""
     return digest_of("program", {"source": source, "variables": variables, "seed": seed})
 
 
 def call_digest(kind: CallKind, name: str, arguments: dict[str, Any]) -> str:
-    """Identifies a call: its kind, name and arguments, which are plain JSON already."""
+    """The digest of a call: kind, name and arguments in plain JSON."""
     return digest_of_bytes("program-call", canonical_json((kind, name, arguments)))
 
 
@@ -93,8 +93,8 @@ class CallSequence:
         self._linked = 0
 
     def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> HostCall:
-        """The call with the sandbox's `number`; `ProgramDiverged` if its record is about another one."""
-        known = self.waiting.get(number)  # a snapshot was taken at this very call
+        """The call with the sandbox's `number`; `ProgramDiverged` if it differs from its record."""
+        known = self.waiting.get(number)  # a snapshot was taken at this call
         if known is not None:
             return known
         digest = call_digest(kind, name, arguments)
@@ -111,7 +111,7 @@ class CallSequence:
         return made
 
     def only(self, number: int) -> bool:
-        """Whether no other call waits for its result, given or not."""
+        """True if no other call waits for a result, given or not."""
         return len(self.waiting) == 1 and number in self.waiting
 
     def give(self, results: Iterable[CallResult]) -> None:
@@ -139,12 +139,12 @@ class CallSequence:
             if isinstance(result.outcome, CallValue):
                 try:
                     to_json(result.outcome.value, MAX_BYTES)
-                except NotJson as reason:  # it could not be recorded
+                except NotJson as reason:  # it has no recordable form
                     raise AnswerRefused(result.id, str(reason)) from None
             seen.add(result.id)
 
     def at_once(self, number: int) -> CallOutcome | None:
-        """The result of a call that can't wait, if it was given."""
+        """The given result of a call that can't wait, or None."""
         call = self.waiting[number]
         given = self._unused.pop(call.id, None)
         if given is None:
@@ -163,9 +163,9 @@ class CallSequence:
             self._queue.popleft()
             given = self._unused.pop(found, None)
             if number is None or given is None:
-                continue  # it was answered at once
+                continue  # answered at once
             del self.waiting[number], self._numbers[found]
-            if number in pending:  # else the program does not wait for it any more
+            if number in pending:  # else the program no longer waits for it
                 return number, given.outcome
         return None
 
@@ -178,23 +178,22 @@ class CallSequence:
         return None if given is None else given.outcome
 
     def answered(self) -> bool:
-        """At the end of a program: whether all its calls have an answer, also those never awaited."""
+        """True if all calls have an answer, also those never awaited. For the end of a program."""
         self.next(())
         return not self.waiting
 
     def finish(self) -> None:
-        """At the end of a program: `ProgramDiverged` for results of calls that it never made."""
+        """Raise `ProgramDiverged` for results of calls that the program never made. For its end."""
         for found in self._queue:
             if found in self._unused and self._ordinal_of(found) >= self.made:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the program ended before it")
 
     def ask(self) -> PendingCalls:
-        """The step with all new calls."""
         new, self._new = tuple(self._new), []
         return PendingCalls(new, tuple(call.id for call in self.waiting.values() if call.id not in self._unused))
 
     def position(self, program: str, sandbox: str, printed: str) -> SnapshotPosition | None:
-        """The present position, for a snapshot; None while a result is unused: it could not be restored."""
+        """The present position, for a snapshot; None while a result is unused, because it could not be restored."""
         if self._unused:
             return None
         for result in self.given[self._linked :]:  # lazily: only snapshots need the chain
@@ -211,7 +210,7 @@ class CallSequence:
         )
 
     def resume(self, place: SnapshotPosition, results: Sequence[CallResult]) -> bool:
-        """Go to the position of a snapshot; False, with nothing changed, if it had other results."""
+        """Go to the position of a snapshot; False, with nothing changed, if its results differ."""
         if place.given > len(results):
             return False
         chain = _START
@@ -259,7 +258,7 @@ MAX_SNAPSHOT: Final = 16 * 2**20
 
 
 class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """The program and the position at which a snapshot was taken."""
+    """The program and the position of a snapshot."""
 
     program: str
     """Digest of the source, its variables and its seed."""
@@ -268,7 +267,7 @@ class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int
     """The number of the next call."""
     given: int
-    """Number of results that the program had."""
+    """Number of results so far."""
     chain: str
     """Digest of these results, in order."""
     waiting: dict[int, HostCall]
@@ -320,7 +319,7 @@ _CONTAINERS: Final = (list, dict, tuple)
 
 
 def encode_short_answer(number: int, outcome: CallOutcome) -> bytes | None:
-    """The encoded answer to a call, if it is a plain and short one."""
+    """The encoded answer to a call, if it is plain and short."""
     if isinstance(outcome, CallValue) and isinstance(outcome.value, _CONTAINERS):
         return None
     try:
@@ -331,7 +330,7 @@ def encode_short_answer(number: int, outcome: CallOutcome) -> bytes | None:
 
 
 async def encode_result(number: int, outcome: CallOutcome) -> bytes:
-    """The encoded answer to a call. `AnswerRefused` for a value that no program can have."""
+    """The encoded answer to a call; `AnswerRefused` for a value that no program can have."""
     try:
         if isinstance(outcome, CallError) or type(outcome.value) in _SCALARS:
             return protocol.result_request(number, outcome)
@@ -341,7 +340,7 @@ async def encode_result(number: int, outcome: CallOutcome) -> bytes:
 
 
 async def encode_with_value(request: Callable[[], bytes], value: object) -> bytes:
-    """A request with this value. A large one is encoded in a thread."""
+    """A request with this value; a large one is encoded in a thread."""
     if isinstance(value, _CONTAINERS) and len(msgspec.json.encode(value)) > LARGE_MESSAGE:
         return await asyncio.to_thread(request)
     return request()
@@ -369,13 +368,13 @@ def encode_system_answer(asked: protocol.SystemCall, outcome: CallOutcome) -> by
 START_SECONDS: Final = 20.0
 """Time for a worker to start."""
 _GRACE: Final = 5.0
-"""Time for a worker to stop code over its limit by itself, before it is killed."""
+"""Time for a worker to stop code over its limit, before it is killed."""
 _REPLAY_FACTOR: Final = 4.0
-"""More time for a replay: this machine may be slower than the one before."""
+"""Additional time for a replay: this machine may be slower."""
 _EXIT_SECONDS: Final = 0.1
 """Time for a silent worker to end by itself."""
 _MAX_AHEAD: Final = 32
-"""Most recorded answers that are sent ahead of the calls."""
+"""Most recorded answers sent ahead of the calls."""
 _UNSUPPORTED_SYNTAX: Final = "NotImplementedError: The monty syntax parser does not yet support"
 """The sandbox's error for unsupported syntax, before the program runs."""
 MAX_NAMES: Final = 1_000
@@ -384,7 +383,7 @@ _MAX_TEXT: Final = 200
 _MAX_DROPPED: Final = 50
 _PROBE: Final = "import json as _hf_json\n_hf_json.dumps({name})\n''"
 _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+ > ")
-"""The sandbox's error; the one of a tool that timed out begins with a name."""
+"""The sandbox's error; that of a timed-out tool begins with a name."""
 
 
 def sandbox_version() -> str:
@@ -393,22 +392,22 @@ def sandbox_version() -> str:
 
 
 class WrongGuess(Exception):
-    """An answer was sent ahead that the program should not have got. Its steps since then are void."""
+    """The program took an answer sent ahead that was not for it. Its steps since then are void."""
 
 
 class ProgramExecution:
     """A program in a worker.
 
-    A replayed program mostly makes one call after the other and awaits each at once. So recorded answers are sent
-    `ahead` of the calls: the worker need not wait for each. Every call is still checked, and if the program asked for
-    something else, the answers are taken back.
+    A replayed program mostly awaits one call after the other at once. So recorded answers are sent `ahead` of the
+    calls, and the worker need not wait for each. Every call is still checked; if the program requested something else,
+    the answers are taken back.
     """
 
     def __init__(self, plan: ProgramPlan, *, ahead: bool = True) -> None:
         self._plan = plan
         self._ahead = _MAX_AHEAD if ahead else 0
         self._sent: deque[int] = deque()
-        """The calls whose answers were sent ahead, in order."""
+        """Calls with answers sent ahead, in order."""
         self._seconds = 0.0
         """Time limit for one answer of the worker."""
         self._room = plan.limits.value
@@ -426,7 +425,7 @@ class ProgramExecution:
         *,
         begun: bool = False,
     ) -> ProgramStep:
-        """Begin, at the position of a snapshot if it fits; recorded results are used at once."""
+        """Begin, at the position of a snapshot if it fits; use recorded results at once."""
         self._worker = worker
         self._event = None
         if opened is not None and (opened[0].program, opened[0].sandbox) != (self._plan.digest, sandbox_version()):
@@ -442,7 +441,7 @@ class ProgramExecution:
                     raise WorkerGone
                 self.calls = CallSequence(self._plan.digest)
             self.calls.give(results)
-            # A program that began before has passed its check.
+            # An earlier start passed the check.
             unchecked = begun or bool(results)
             begin = partial(protocol.feed_request, self._plan.source, self._plan.variables, unchecked=unchecked)
             self._event = await self._request(await encode_with_value(begin, self._plan.variables))
@@ -451,7 +450,7 @@ class ProgramExecution:
             return await self._worker_lost(gone)
 
     async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
-        """Go on with these results, which were checked."""
+        """Continue with these results, which are checked already."""
         self.calls.give(results)
         try:
             return await self._drive()
@@ -459,7 +458,7 @@ class ProgramExecution:
             return await self._worker_lost(gone)
 
     async def sealed(self, key: bytes) -> bytes | None:
-        """A sealed snapshot, or None if it would not be useful."""
+        """A sealed snapshot; None if it would be of no use."""
         shown = self.printed.shown()
         if not isinstance(self._event, protocol.SUSPENDED_EVENTS) or shown.left_out:
             return None
@@ -489,13 +488,13 @@ class ProgramExecution:
         self._seconds = step + _GRACE
 
     async def _request(self, request: bytes) -> protocol.WorkerEvent:
-        """Send a request and read the event, after taking back answers that were sent ahead."""
+        """Send a request and read the event, after taking back answers sent ahead."""
         if self._sent:
             await self._take_back()
         return await self._exchange(request)
 
     async def _take_back(self) -> None:
-        """Read the worker's refusals of the answers that were sent ahead. `WrongGuess` if it took one."""
+        """Read the worker's refusals of the answers sent ahead; `WrongGuess` if it took one."""
         while self._sent:
             self._sent.popleft()
             if not protocol.is_unwanted_answer(await self._exchange(b"")):
@@ -516,7 +515,7 @@ class ProgramExecution:
         most = protocol.most_suspensions(self._plan.limits)
         while True:
             here = self._event
-            step: PendingCalls | LimitHit | bytes | None  # a request to go on with; None: the next event is there
+            step: PendingCalls | LimitHit | bytes | None  # a next request; None: the next event has arrived
             if isinstance(here, protocol.FunctionCall):
                 step = await self._handle_call(here)
             elif isinstance(here, protocol.AllWaiting):
@@ -535,7 +534,7 @@ class ProgramExecution:
             elif isinstance(here, protocol.CodeRejected):
                 return self._refused(here.text)
             else:
-                raise WorkerGone  # a fatal or an unexpected event
+                raise WorkerGone  # a fatal or unexpected event
             if isinstance(step, bytes):
                 self._event = await self._request(step)
             elif step is not None:
@@ -560,7 +559,7 @@ class ProgramExecution:
         return await self._answer_eagerly(number)
 
     async def _answer_eagerly(self, number: int) -> PendingCalls | None:
-        """Answer a call before which nothing else in the program can run."""
+        """Answer a call before which no other code of the program can run."""
         found, sent = self.calls.next((number,)), self._sent
         if found is None:
             return self.calls.ask()
@@ -577,7 +576,7 @@ class ProgramExecution:
         return None
 
     def _answers_ahead(self, number: int) -> bytes:
-        """Recorded answers to the next calls, if the program goes on as before."""
+        """Recorded answers to the next calls, if the program continues as before."""
         sent, more = self._sent, b""
         while len(sent) < self._ahead:
             outcome = self.calls.coming(len(sent))
@@ -619,7 +618,7 @@ class ProgramExecution:
             made = course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
         else:
             made = course.call(number, "clock", "now", {})
-        if made.kind != ("sleep" if paused else "clock"):  # the number is that of a call which waits
+        if made.kind != ("sleep" if paused else "clock"):  # the number is that of a waiting call
             raise WorkerGone
         if course.made > self._plan.limits.calls:
             return self._limit_hit("calls")
@@ -639,7 +638,7 @@ class ProgramExecution:
         return self.calls.ask()
 
     async def _worker_lost(self, gone: WorkerGone) -> ProgramStep:
-        """The worker is gone: a result for the author of the program."""
+        """The result for the model after the loss of the worker."""
         which: LimitName = "time" if gone.timed_out else "worker"
         worker = self._worker
         if worker is not None and not gone.timed_out and not worker.closed:
@@ -677,7 +676,7 @@ class ProgramExecution:
         return LimitHit(which, describe_limit(which, self._plan.limits), self.printed.shown().text)
 
     async def _read_kept(self) -> KeptVariables | None:
-        """The current variables; None if they can't be read."""
+        """The current variables; None if they are unreadable."""
         self._event = None
         room = self._room = self._plan.limits.variables
         values: dict[str, Any] = {}
@@ -716,7 +715,7 @@ class ProgramExecution:
         if found.too_large:
             raise too_large(room)
         value, size = to_json(found.value, room)
-        # A text may be the repr of a function: ask the sandbox itself.
+        # A text may be the repr of a function: check in the sandbox.
         if has_repr_text(value) and isinstance(await self._value(_PROBE.format(name=name)), protocol.ProgramError):
             if isinstance(value, str) and value.startswith("<module "):
                 return ..., 0
@@ -724,7 +723,7 @@ class ProgramExecution:
         return value, size
 
     async def _value(self, code: str) -> protocol.CodeCompleted | protocol.ProgramError:
-        """The value of a piece of code that makes no calls."""
+        """The value of code that makes no calls."""
         found = await self._request(protocol.feed_request(code, {}, unchecked=True))
         if isinstance(found, protocol.NameLookup):
             found = await self._request(protocol.UNDEFINED_REQUEST)
@@ -756,7 +755,7 @@ def find_limit(said: str) -> LimitName | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramPlan:
-    """A program before it runs."""
+    """A program before its start."""
 
     source: str
     digest: str
@@ -792,7 +791,7 @@ def make_plan(
 
 
 def check_plan(plan: ProgramPlan) -> ProgramFailure | LimitHit | None:
-    """The failure of a program that is not even begun; None if it may begin."""
+    """The failure of a program that can't begin; None if it can."""
     try:
         size = len(plan.source.encode())
     except UnicodeEncodeError:
@@ -814,7 +813,7 @@ async def replay(
     limits: ProgramLimits | None = None,
     seed: str = "",
 ) -> ProgramStep:
-    """The step that a program reaches with these recorded results. Nothing is performed or left running."""
+    """The step that a program reaches with these recorded results. Performs nothing and leaves nothing running."""
     program = await sandbox.start(source, tools=tools, globals=globals, limits=limits, seed=seed)
     try:
         return await program.run(results)

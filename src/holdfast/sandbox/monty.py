@@ -1,4 +1,4 @@
-"""The sandbox of Holdfast: Monty, an interpreter without access to the system, in a worker within bubblewrap."""
+"""The sandbox of Holdfast: Monty, an interpreter without access to the system, in a worker confined by bubblewrap."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 MAX_PROGRAMS: Final = 64
-"""Most programs of one sandbox with a process at once."""
+"""Most programs of one sandbox with a process at a time."""
 PARK_AFTER: Final = 0.5
-"""Seconds after which a waiting program may lose its process to another: starting one again takes time."""
+"""Seconds after which a waiting program may lose its process to another: a restart takes time."""
 _FULL_PAUSE: Final = 0.05
 """Seconds between attempts to get a process in a full sandbox."""
 _DEFAULTS: Final = ProgramLimits()
@@ -58,9 +58,9 @@ class MontySandbox:
         self._key = snapshot_key(key or secrets.token_bytes(32))
         self._launchers: dict[int, Launcher] = {}
         self._programs: dict[MontyProgram, None] = {}
-        """Programs with a worker, in the order in which they got it."""
+        """Programs with a worker, in the order of its start."""
         self._leaving: set[Worker] = set()
-        """Workers that have not ended completely."""
+        """Workers that have not completely ended."""
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -109,7 +109,7 @@ class MontySandbox:
         launcher = self._launchers.get(memory)
         if launcher is None or not launcher.fits():
             launcher = self._launchers[memory] = Launcher(memory, confined=self._confined)
-        self._programs[program] = None  # its place, also while the worker comes up
+        self._programs[program] = None  # reserves the place while the worker starts
         try:
             made = await spawn_in_thread(launcher.path, confined=self._confined)
         except BaseException:
@@ -121,10 +121,10 @@ class MontySandbox:
 
 
 class MontyProgram:
-    """One program in a worker of its own, which ends with it.
+    """One program in its own worker, which ends with it.
 
-    In a full sandbox, a program that has waited for a while gives its worker up. With its next answer it is replayed in
-    a new one.
+    In a full sandbox, a program that has waited for a while gives its worker up. Its next answer replays it in a new
+    one.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class MontyProgram:
         self._all = running
         self._state: Literal["new", "running", "waiting", "parked", "over"] = "new"
         self._asked: tuple[str, ...] = ()
-        """The calls that it waits for."""
+        """Calls without a result."""
         self._since = 0.0
         """Begin of its wait."""
         self._worker: Worker | None = None
@@ -161,7 +161,7 @@ class MontyProgram:
         return await self._replay(recorded, begun=begun)
 
     async def _replay(self, recorded: Sequence[CallResult], *, begun: bool) -> ProgramStep:
-        """The first step that the results have no answer for."""
+        """Replay to the first step without a result."""
         try:
             return await self._begin(recorded, begun=begun)
         except WrongGuess:
@@ -183,7 +183,7 @@ class MontyProgram:
             self._state = "over"
             raise
         self._worker = worker
-        if self._state != "running":  # it was closed meanwhile
+        if self._state != "running":  # closed meanwhile
             await self.close()
             raise ProgramOver("it was closed")
         return await self._take_step(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
@@ -204,13 +204,12 @@ class MontyProgram:
         return time.monotonic() - self._since if self._state == "waiting" else -1.0
 
     def park(self) -> None:
-        """Give the worker up."""
         self._state = "parked"
         self._require_worker().kill()
         self._all.pop(self, None)
 
     async def _replay_parked(self, results: Sequence[CallResult]) -> ProgramStep:
-        """Go on in a new worker, without repeating earlier calls."""
+        """Continue in a new worker, without repeating earlier calls."""
         known = frozenset(self._asked)
         given = (*self._execution.calls.given, *results)
         self._execution = ProgramExecution(self._plan)
@@ -219,7 +218,7 @@ class MontyProgram:
             try:
                 step = await self._replay(given, begun=True)
                 break
-            except SandboxFull:  # another one soon ends, or waits long enough to be parked
+            except SandboxFull:  # another program soon ends, or can soon be parked
                 await asyncio.sleep(_FULL_PAUSE)
                 self._check_open()
         if not isinstance(step, PendingCalls):
@@ -234,7 +233,7 @@ class MontyProgram:
         self._state = "running"
         try:
             return await self._execution.sealed(self._key)
-        except BaseException:  # an answer of the worker may still come, and would be mistaken for the next one
+        except BaseException:  # a late answer of the worker would pass for the next one
             await self.close()
             raise
         finally:
@@ -257,10 +256,10 @@ class MontyProgram:
         except BaseException as error:
             closed = worker.closed
             await self.close()
-            if closed and isinstance(error, WorkerFailed):  # it was killed before it came up
+            if closed and isinstance(error, WorkerFailed):  # killed during its start
                 raise ProgramOver("it was closed") from error
             raise
-        if self._state != "running":  # it was closed meanwhile
+        if self._state != "running":  # closed meanwhile
             raise ProgramOver("it was closed")
         if isinstance(step, PendingCalls):
             self._state = "waiting"

@@ -1,7 +1,7 @@
 """The messages between host and worker: events from the worker, and requests to it. Pure.
 
-The format is that of the interpreter, which is foreign code: protocol buffers, whose fields hold trees of values.
-Messages of a worker are not trusted: anything invalid is a `MalformedMessage`, and nothing is read past its end.
+The format is that of the interpreter, which is foreign code: protocol buffers whose fields hold trees of values.
+Messages of a worker are untrusted: anything invalid is a `MalformedMessage`, and nothing is read past its end.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _SMALL: Final = 0x80
 _MAX_BITS: Final = 70
 _FIXED32: Final = 5
 MAX_FIELDS: Final = 100_000
-"""Most fields of a message: decoded, they take far more room than encoded."""
+"""Most fields of a message: decoded, they take far more room."""
 
 
 class MalformedMessage(Exception):
-    """Bytes that no proper worker sends."""
+    """Bytes that no correct worker sends."""
 
 
 def encode_number(value: int) -> bytes:
-    """Encode a number that is not negative."""
+    """Encode a number of at least 0."""
     if value < _SMALL:
         return _BYTES[value]
     made = bytearray()
@@ -63,7 +63,7 @@ def text_field(field: int, value: str) -> bytes:
 
 
 def frame_message(message: bytes) -> bytes:
-    """A message with its length before it, as it is sent."""
+    """A message with its length before it."""
     return len(message).to_bytes(4, "little") + message
 
 
@@ -126,7 +126,7 @@ def read_fields(data: bytes, at: int, end: int) -> list[tuple[int, int, int]]:
 
 
 class Fields:
-    """The fields of a message, by number; of a repeated one the last."""
+    """The fields of a message by number; of a repeated one the last."""
 
     __slots__ = ("_data", "_found")
 
@@ -135,20 +135,17 @@ class Fields:
         self._found = {tag: (start, stop) for tag, start, stop in read_fields(data, at, end)}
 
     def number(self, field: int) -> int:
-        """A number."""
         return self._found.get(field << 3, (0,))[0]
 
     def part(self, field: int) -> tuple[int, int] | None:
-        """The begin and end of a field's content, which may be a message itself."""
+        """The begin and end of a field's content, which may be a message."""
         return self._found.get(field << 3 | LENGTH)
 
     def content(self, field: int) -> bytes | None:
-        """Bytes."""
         found = self.part(field)
         return None if found is None else self._data[found[0] : found[1]]
 
     def text(self, field: int) -> str | None:
-        """A text."""
         found = self.content(field)
         return None if found is None else found.decode()
 
@@ -156,7 +153,7 @@ class Fields:
 def read_numbers(data: bytes, at: int, end: int) -> list[int]:
     """Decode packed numbers."""
     chunk = data[at:end]
-    if chunk.isascii():  # each of them is one byte
+    if chunk.isascii():  # each number is one byte
         return list(chunk)
     found: list[int] = []
     while at < end:
@@ -172,7 +169,7 @@ def read_numbers(data: bytes, at: int, end: int) -> list[int]:
 _INT_LIMIT: Final = 2**63
 _DOUBLE: Final = struct.Struct("<d")
 _MAX_EXPANSION: Final = 8
-"""A value takes at most so many times its JSON size here."""
+"""Most times that the size of a value here may exceed its JSON size."""
 _SPARE: Final = 1024
 
 
@@ -188,7 +185,7 @@ _ONE_NODE: Final = number_field(1, 1)
 
 
 def encode_values(*values: object) -> tuple[bytes, list[int]]:
-    """The nodes of these values, and the index of each. `TypeError` for a value that a program can't have."""
+    """The nodes of these values, and the index of each; `TypeError` for a value that a program can't have."""
     nodes: list[bytes] = []
     roots = [_add_node(value, nodes) for value in values]
     return number_field(1, len(nodes)) + b"".join(nodes), roots
@@ -203,12 +200,12 @@ def encode_value(value: object) -> tuple[bytes, int]:
 
 
 def encode_function(name: str) -> bytes:
-    """The nodes of a function of the host."""
+    """The nodes of a host function."""
     return _ONE_NODE + bytes_field(2, bytes_field(25, bytes_field(1, name.encode())))
 
 
-def _add_node(value: Any, nodes: list[bytes]) -> int:  # whatever a host gives
-    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
+def _add_node(value: Any, nodes: list[bytes]) -> int:  # hosts may pass anything
+    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # any type
     if kind is str:
         made = bytes_field(8, value.encode(errors="replace"))
     elif kind is int:
@@ -270,7 +267,7 @@ def decode_values(data: bytes, at: int, end: int, room: int) -> list[Any]:
     while at < end:
         tag = data[at]
         if tag != _NODE:
-            _, at = read_number(data, at + 1)  # how many there are
+            _, at = read_number(data, at + 1)  # their number
             if tag != _COUNT:
                 raise MalformedMessage("something that is no node among nodes")
             continue
@@ -340,7 +337,7 @@ def _read_pairs(data: bytes, at: int, end: int, built: list[Any]) -> dict[Any, A
         if type(key) is not str and not isinstance(key, ForeignValue):
             if isinstance(key, list | dict):
                 raise MalformedMessage("a key that no object can have")
-            # Only texts are keys in JSON. Hashing nested tuples, or many chosen numbers, might take very long.
+            # JSON keys are texts only. Hashing nested tuples, or many chosen numbers, might take very long.
             key = ForeignValue(type(key).__name__)
         made[key] = built[value]
     return made
@@ -383,8 +380,8 @@ _KINDS: Final = {
 _BIG, _NAMED_TUPLE, _EXCEPTION, _TYPE, _INSTANCE, _FUNCTION, _REPR, _CYCLE = 6, 13, 22, 23, 24, 25, 29, 30
 
 
-def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # one for each kind
-    """Values without a JSON form, large integers, and texts that describe values."""
+def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # a branch for each kind
+    """Decode values without a JSON form, large integers, and texts that describe values."""
     tag, start, stop = read_fields(data, at, end)[0]
     kind = tag >> 3
     if kind in {_REPR, _CYCLE}:
@@ -411,13 +408,13 @@ OUT_OF_MEMORY_STATUS: Final = 65
 PRINTED_TAG: Final = 1 << 3 | LENGTH
 """First byte of a message with printed text."""
 _MAX_PRINTED_FIELDS: Final = 8
-"""Most fields of one piece of printed text: the event loop itself decodes it."""
+"""Most fields of one piece of printed text, which the event loop itself decodes."""
 
 
 # ---- exceptions of a program, rendered as Python does ----
 
 _MAX_REPEATED: Final = 3
-"""Lines of a recursion that are shown."""
+"""Shown lines of a recursion."""
 
 
 class TracebackFrame(msgspec.Struct, frozen=True, gc=False):
@@ -446,7 +443,7 @@ class ProgramError(msgspec.Struct, frozen=True):
         return self.kind if self.message is None else f"{self.kind}: {self.message}"
 
     def display(self) -> str:
-        """With its traceback."""
+        """The exception with its traceback."""
         shown = ["Traceback (most recent call last):\n"] if self.frames else []
         for _, repeated in groupby(self.frames, lambda frame: (frame.file, frame.line, frame.name)):
             frames = list(repeated)
@@ -468,7 +465,7 @@ def _render_frame(frame: TracebackFrame) -> str:
     shown = f"{where}\n    {trimmed}\n"
     if frame.hide_caret:
         return shown
-    # Keep the mark within the line: the worker's numbers are not trusted.
+    # Keep the mark within the line: the worker's numbers are untrusted.
     before = min(max(frame.column - (len(frame.source) - len(trimmed)) - 1, 0), len(trimmed))
     marked = min(max(frame.end_column - frame.column, 1), max(len(trimmed) - before, 1))
     return f"{shown}{' ' * (4 + before)}{'~' * marked}\n"
@@ -483,10 +480,10 @@ class FunctionCall(msgspec.Struct, gc=False):
     number: int
     name: str
     args: tuple[Any, ...] | None
-    """None: they exceed the limit."""
+    """None if they exceed the limit."""
     kwargs: dict[str, Any]
     eager: bool
-    """The program awaits it at once, and nothing else in it can run before."""
+    """The program awaits it at once, and no other code can run before."""
 
 
 class SystemCall(msgspec.Struct, gc=False):
@@ -494,7 +491,7 @@ class SystemCall(msgspec.Struct, gc=False):
 
     number: int
     name: str
-    """`sleep`, `pause` for one that is awaited, `time`, `now`, `today`, or empty for an unknown request."""
+    """`sleep`, `pause` for an awaited one, `time`, `now`, `today`, or empty for an unknown request."""
     seconds: float = 0.0
     offset: int | None = None
     """Offset of the requested time zone, in seconds."""
@@ -505,15 +502,15 @@ class SystemCall(msgspec.Struct, gc=False):
 
 
 class NameLookup(msgspec.Struct, gc=False):
-    """The program read an unknown name."""
+    """A read of an unknown name."""
 
     name: str
     routed: bool
-    """It is an attribute of an object, not a name."""
+    """An attribute of an object, not a name."""
 
 
 class AllWaiting(msgspec.Struct, gc=False):
-    """Everything in the program waits for one of these calls."""
+    """All code of the program waits for one of these calls."""
 
     pending: list[int]
 
@@ -544,7 +541,7 @@ class StateDump(msgspec.Struct, gc=False):
 
 
 class WorkerReady(msgspec.Struct, gc=False):
-    """The request was carried out."""
+    """The worker carried out the request."""
 
 
 class WorkerFatal(msgspec.Struct, gc=False):
@@ -569,7 +566,7 @@ SUSPENDED_EVENTS: Final = (FunctionCall, SystemCall, NameLookup, AllWaiting)
 
 
 def is_unwanted_answer(event: WorkerEvent) -> bool:
-    """Whether the worker refused an answer that it did not wait for. Its state is unchanged."""
+    """True if the worker refused an answer that it did not wait for. Its state is unchanged."""
     return (
         isinstance(event, CodeRaised)
         and event.error.kind == "RuntimeError"
@@ -578,7 +575,7 @@ def is_unwanted_answer(event: WorkerEvent) -> bool:
 
 
 def read_event(data: bytes, at: int, room: int) -> WorkerEvent:
-    """Decode an event. `room` limits the JSON bytes of a value; `MalformedMessage` if it is invalid."""
+    """Decode an event; `MalformedMessage` if it is invalid. `room` limits the JSON bytes of a value."""
     try:
         start, end = read_part(data, at + 1, len(data))
         return _READERS[data[at]](data, start, end, room)
@@ -763,11 +760,11 @@ def configure_request(limits: ProgramLimits, seconds: tuple[float, float], stubs
         + number_field(8, 0)
     )
     policy = (
-        bytes_field(2, b"")  # the clock is asked for
+        bytes_field(2, b"")  # ask the host for the clock
         + bytes_field(4, bytes_field(1, b""))  # UTC
-        + bytes_field(5, bytes_field(2, b""))  # pauses are asked for
+        + bytes_field(5, bytes_field(2, b""))  # ask the host for pauses
         + bytes_field(8, text_field(3, seed))
-        + bytes_field(9, b"")  # no clock of the processor
+        + bytes_field(9, b"")  # no processor clock
     )
     content = (
         text_field(1, "program.py")
@@ -782,12 +779,12 @@ def configure_request(limits: ProgramLimits, seconds: tuple[float, float], stubs
 
 
 def most_suspensions(limits: ProgramLimits) -> int:
-    """Most requests of a program to its host: each call takes two, and looking up a name takes one."""
+    """Most requests of a program to its host: two for each call, one for a name lookup."""
     return 4 * limits.calls + 1_000
 
 
 def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) -> bytes:
-    """Run this code. `unchecked`: without a type check."""
+    """Run this code; `unchecked` skips the type check."""
     made, roots = encode_values(*variables.values())
     named = b"".join(
         [
@@ -801,22 +798,22 @@ def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) ->
 
 
 def defer_request(call: int) -> bytes:
-    """The result of this call comes later."""
+    """The result of this call follows later."""
     return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, number_field(3, call))))
 
 
 def answer_request(call: int, made: bytes, root: int = 0) -> bytes:
-    """The value of a call that can't wait: encoded nodes, and the index of the value."""
+    """The value of a call that can't wait: encoded nodes and their index."""
     return _answer(call, number_field(1, root), bytes_field(3, made))
 
 
 def error_request(call: int, kind: str, message: str) -> bytes:
-    """The call raises this exception, where it was made."""
+    """Raise this exception at the call."""
     return _answer(call, _error_part(kind, message))
 
 
 def unhandled_request(call: int) -> bytes:
-    """The host does not support this request."""
+    """The host does not support this call."""
     return _answer(call, bytes_field(5, b""))
 
 

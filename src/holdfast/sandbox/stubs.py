@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # ---- types from JSON schemas ----
 
 MAX_NODES: Final = 2_000
-"""Most nodes of schemas that are read; further ones become Any."""
+"""Most schema nodes to read; the others become Any."""
 _MAX_DEPTH: Final = 20
 _MAX_CHOICES: Final = 64
 _KINDS: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
@@ -128,8 +128,8 @@ def _resolve_reference(reference: object, root: dict[str, Any]) -> object:
 # ---- stubs ----
 
 SINGLE_PARAMETER: Final = "arguments"
-"""The only parameter of a tool whose own parameters are no names in Python."""
-# Builtins of the sandbox that its type checker does not know.
+"""The only parameter of a tool with parameters that are no Python names."""
+# Builtins of the sandbox unknown to its type checker.
 _PRELUDE: Final = """\
 from typing import Any, Literal, NotRequired, TypedDict
 def map(function: Any, /, *iterables: Any) -> Any: ...
@@ -170,7 +170,7 @@ class Stub:
     needed: frozenset[str] = field(init=False)
     """The required parameters."""
     in_one: bool = field(init=False)
-    """Whether the arguments are one dict, because some of their names are no names in Python."""
+    """The arguments are one dict, because some of their names are no Python names."""
 
     def __post_init__(self) -> None:
         known = _properties(self.parameters)
@@ -195,7 +195,7 @@ def stubs_of(specs: Iterable[ToolSpec]) -> tuple[Stub, ...]:
 
 
 def function_name(tool: str) -> str:
-    """The name of a tool in programs: its own, unless Python forbids or uses it."""
+    """The name of a tool in programs: its own, unless Python reserves it."""
     name = _ODD.sub("_", tool)
     if not name.strip("_"):
         raise StubsInvalid(tool, "nothing of its name can be a name in Python")
@@ -209,7 +209,7 @@ def stub_source(stubs: Iterable[Stub], variables: Iterable[str] = ()) -> str:
 
 
 def declarations(stubs: Iterable[Stub]) -> str:
-    """The functions with their types, also shown to the model."""
+    """The typed functions, also shown to the model."""
     shapes = TypedDictWriter()
     functions = [_declare(stub, shapes) for stub in stubs]
     return "".join((*shapes.written(), *functions))
@@ -230,7 +230,7 @@ def _declare(stub: Stub, shapes: TypedDictWriter) -> str:
 
 
 def bind_arguments(stub: Stub, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | str:
-    """The arguments of the tool by name, or the error in the call, in Python's words."""
+    """The arguments of the tool by name, or the error of the call in Python's words."""
     names = stub.names
     if len(args) > len(names):
         return f"{stub.name}() takes {len(names)} positional arguments but {len(args)} were given"
@@ -293,16 +293,16 @@ def program_stubs(specs: Iterable[ToolSpec], output: OutputSpec | None) -> tuple
 def program_instructions(stubs: Iterable[Stub]) -> str:
     """Instructions for a model that writes programs with these functions.
 
-    They are not in the description of the tool: some providers accept only short ones.
+    They are not in the description of the tool because some providers accept only short ones.
     """
     return f"{_RULES}\n\n```python\n{declarations(stubs)}```"
 
 
 def program_tool() -> AnyTool:
-    """The tool with which a model runs programs. The turn itself performs it."""
+    """The tool with which a model runs programs; the turn itself performs it."""
 
     @tool(PROGRAM, idempotent=True, background=False, description=_TOOL)
-    async def run_program(source: str) -> Any:  # what a program comes to
+    async def run_program(source: str) -> Any:  # any value of a program
         raise NotImplementedError(source)
 
     return run_program

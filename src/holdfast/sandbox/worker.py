@@ -1,8 +1,9 @@
 """Workers: processes in a sandbox that run programs.
 
-In this order: the pipes of one worker, starting its process, the launch script with bubblewrap, and the check that
-programs can run here. Most answers come within some ten microseconds, so an idle event loop itself waits for a moment
-before it registers a reader.
+In this order: the pipes of one worker, its start, the launch script with bubblewrap, and the check that programs can
+run here.
+
+Most answers come within some ten microseconds, so an idle event loop itself waits briefly before it registers a reader.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
 # ---- the pipes of one worker ----
 
 _MOMENT: Final = 0.0002
-"""Seconds that the event loop itself waits for an answer."""
+"""Seconds that the event loop blocks for an answer."""
 _IDLE_READY: Final = 16
 _SLICE: Final = 0.0005
 """Seconds that a program is driven before other tasks run."""
 _CHUNK: Final = 65536
 _SPARE: Final = 16 * 2**20
 _AT_ONCE: Final = 8
-"""Chunks of an answer that are read before other tasks run."""
+"""Chunks of an answer to read before other tasks run."""
 _PRINTED: Final = bytes((PRINTED_TAG,))
 _SELECTABLE: Final = 1024
 _END_SECONDS: Final = 10.0
@@ -59,7 +60,7 @@ class WorkerGone(Exception):
 
 
 class Worker:
-    """One process for one program. `on_printed` gets the printed text."""
+    """One process for one program; `on_printed` gets the printed text."""
 
     def __init__(
         self, started: WorkerProcess, memory: int, on_printed: Callable[[bytes], None], gone: Callable[[Worker], None]
@@ -73,7 +74,7 @@ class Worker:
         self._gone = gone
         self._buffer = bytearray()
         self._since = time.monotonic()
-        """When other tasks last ran."""
+        """Time at which other tasks last ran."""
         self._asked: asyncio.Future[bytes] | None = None
         self._ended = asyncio.Event()
         self._process = started
@@ -81,10 +82,9 @@ class Worker:
         self._quick = self._out < _SELECTABLE
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
-        """The next message, with its length before it, to this request or an earlier one. `WorkerGone` after `seconds`.
+        """The next message, with its length before it, to this request or an earlier one; `WorkerGone` after `seconds`.
 
-        Requests that are sent ahead of their answers must be short: a worker that can't write its answers does not
-        read.
+        Requests sent ahead of their answers must be short: a worker that can't write its answers does not read.
         """
         if self.closed:
             raise WorkerGone
@@ -106,7 +106,7 @@ class Worker:
             answer = self._taken()
             if answer is not None:
                 return answer
-        # An idle loop has next to nothing else to do; unknown loops count as idle.
+        # An idle loop has nothing else to do; unknown loops count as idle.
         if self._quick and len(getattr(asyncio.get_running_loop(), "_ready", ())) < _IDLE_READY:
             answer = self._at_once()
             if answer is not None:
@@ -124,24 +124,24 @@ class Worker:
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
 
     async def end(self) -> None:
-        """Kill it, and wait for its complete end."""
+        """Kill it and wait for its complete end."""
         self.kill()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
                 await self._ended.wait()
 
     async def ended(self, seconds: float) -> None:
-        """Give it a moment to end by itself, and read its exit status."""
+        """Let it end by itself for a moment, and read its exit status."""
         loop = asyncio.get_running_loop()
         over = loop.create_future()
         loop.add_reader(self._pidfd, _settle, over)
         try:
             await asyncio.wait((over,), timeout=seconds)
         finally:
-            if not self.closed:  # else `kill` waits for it already
+            if not self.closed:  # else `kill` waits for it
                 loop.remove_reader(self._pidfd)
         if over.done() and not self.closed:
-            with suppress(ChildProcessError):  # without collecting it
+            with suppress(ChildProcessError):  # `_reap` collects it
                 found = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)  # noqa: ASYNC222  with WNOHANG
                 if found is not None and found.si_code == os.CLD_EXITED:
                     self.status = found.si_status
@@ -239,7 +239,6 @@ class Worker:
         return None
 
     def _reap(self) -> None:
-        """Collect the ended process."""
         with suppress(ChildProcessError):
             if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is None:
                 return
@@ -265,7 +264,7 @@ def _fail(waiter: asyncio.Future[Any], gone: WorkerGone) -> None:
 # ---- starting a process ----
 
 _SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores, and its children should not."""
+"""Signals that Python ignores and its children should not."""
 
 
 class WorkerProcess(NamedTuple):
@@ -301,9 +300,9 @@ _lock: Final = threading.Lock()
 async def spawn_in_thread(path: str, *, confined: bool) -> WorkerProcess:
     """Start the program at `path`; `WorkerFailed` if that fails.
 
-    Always in the same thread, which lives on: a worker dies with the thread that started it.
+    Always in the same lasting thread: a worker dies with the thread that started it.
     """
-    global _executor  # noqa: PLW0603  one for the process; after a fork, the thread is not there any more
+    global _executor  # noqa: PLW0603  one for the process; a fork loses the thread
     with _lock:
         if _executor is None or _executor[0] != os.getpid():
             _executor = os.getpid(), ThreadPoolExecutor(1, "holdfast programs")
@@ -311,7 +310,7 @@ async def spawn_in_thread(path: str, *, confined: bool) -> WorkerProcess:
     try:
         return await asyncio.wrap_future(job)
     except asyncio.CancelledError:
-        if not job.cancel():  # it is being started, or was
+        if not job.cancel():  # it is starting or started
             job.add_done_callback(lambda done: None if done.exception() else discard_process(done.result()))
         raise
 
@@ -325,7 +324,7 @@ def discard_process(started: WorkerProcess) -> None:
 
 
 def spawn(path: str, *, confined: bool) -> WorkerProcess:
-    """Start a process with two pipes only. A confined one gets a process group of its own, which is watched."""
+    """Start a process with two pipes only. A confined one gets its own process group, which is watched."""
     ours: list[int] = []
     theirs: list[int] = []
     try:
@@ -335,7 +334,7 @@ def spawn(path: str, *, confined: bool) -> WorkerProcess:
             theirs.append(pipe[1 - mine])
             os.set_blocking(pipe[mine], False)
         actions = [(os.POSIX_SPAWN_DUP2, theirs[0], 0), (os.POSIX_SPAWN_DUP2, theirs[1], 1)]
-        # A confined one gets a group of its own; another one is in ours.
+        # A confined process gets its own group; any other is in ours.
         process = os.posix_spawn(
             path,
             [path, "subprocess"],
@@ -364,8 +363,8 @@ def spawn(path: str, *, confined: bool) -> WorkerProcess:
     if confined:
         try:
             run.watch_group(process)
-            with suppress(BrokenPipeError):  # it ended already
-                os.write(started.writes, b"\n")  # the launch script goes on once its group is watched
+            with suppress(BrokenPipeError):  # it has ended
+                os.write(started.writes, b"\n")  # the launch script waits until its group is watched
         except BaseException as error:
             discard_process(started)
             if isinstance(error, SandboxFailed):
@@ -386,7 +385,7 @@ _FILTER_DESCRIPTOR: Final = 9  # the highest number that every shell can redirec
 _CLOEXEC_FLAG: Final = "02000000"  # O_CLOEXEC
 _OPEN_FILES: Final = 64
 _OVERHEAD: Final = 512 * 2**20
-"""Memory of a worker beside the program's own: above all its type checker."""
+"""Memory of a worker beside the program's own, mostly for its type checker."""
 
 
 def launch_script(shell: str, command: list[str], filter: str, memory: int) -> str:
@@ -399,7 +398,7 @@ def launch_script(shell: str, command: list[str], filter: str, memory: int) -> s
         f"#!{shell}\n"
         # The line comes once the process group is watched: bubblewrap killed at its start would leave a process.
         "read -r go || exit 125\n"
-        # Close inherited files without O_CLOEXEC: a worker must not have them.
+        # Close inherited files without O_CLOEXEC, which a worker must not have.
         "for place in /proc/self/fd/*; do\n"
         "  number=${place##*/}\n"
         "  case $number in 0|1|2) continue ;; esac\n"
@@ -418,15 +417,14 @@ def launch_script(shell: str, command: list[str], filter: str, memory: int) -> s
 def bwrap_command(bwrap: str, binary: str, tree: HostTree, libraries: Sequence[str]) -> list[str]:
     """The command line that confines the program `binary`, which sees only libraries of this machine.
 
-    `libraries` are the folders of libraries under ``/usr``, and `tree` has all others.
+    `libraries` are the folders of libraries under ``/usr``, `tree` has all others.
     """
     user = str(SANDBOX_USER)
     whole = [path for path in tree.folders if path in _LIBRARIES and path != "/usr"]
     links = [(name, target) for name, target in tree.links if name in _LIBRARIES]
     return [
         bwrap,
-        # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have
-        # one.
+        # Name each namespace: with --unshare-all, bubblewrap continues without a user namespace where none is possible.
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
         *("--uid", user, "--gid", user, "--hostname", "sandbox"),
@@ -466,7 +464,7 @@ def require_programs(*, confined: bool = True) -> None:
 
 
 def worker_binary() -> str:
-    """The worker's program as its package installed it; never from the environment or PATH."""
+    """The worker's program from its installed package; never from the environment or PATH."""
     try:
         files = metadata.distribution(RUNTIME_PACKAGE).files or ()
     except metadata.PackageNotFoundError:
@@ -479,7 +477,7 @@ def worker_binary() -> str:
 
 
 class Launcher:
-    """The file from which workers start. Keep it as long as workers are to be started."""
+    """The file from which workers start. Keep it as long as workers are to start."""
 
     def __init__(self, memory: int, *, confined: bool = True) -> None:
         self._open: list[int] = []
@@ -487,7 +485,7 @@ class Launcher:
         self.path = self._confined(memory) if confined else worker_binary()
 
     def fits(self) -> bool:
-        """Whether it belongs to this process: after a fork, its files can't be found."""
+        """True if it belongs to this process: after a fork, its files are gone."""
         return self._owner == os.getpid()
 
     def close(self) -> None:
@@ -497,7 +495,7 @@ class Launcher:
 
     def _confined(self, memory: int) -> str:
         bwrap = find_trusted_program("bwrap")
-        if bwrap is None:  # it was there when the sandbox was made
+        if bwrap is None:  # it existed when the sandbox was made
             raise ProgramsUnavailable("bubblewrap (bwrap) is gone", "install it again")
         try:
             found = self._file("filter", seccomp_program(platform.machine()), 0o400)
@@ -515,7 +513,7 @@ class Launcher:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            descriptor = os.memfd_create(f"holdfast-{name}", flags)  # an older kernel without the flag
+            descriptor = os.memfd_create(f"holdfast-{name}", flags)  # older kernels lack the flag
         self._open.append(descriptor)
         os.write(descriptor, content)
         os.fchmod(descriptor, mode)

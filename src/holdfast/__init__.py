@@ -177,7 +177,7 @@ _NAMES = {
 """The names that each module offers here."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
-if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
+if not TYPE_CHECKING:  # type checkers see only the imports above
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:

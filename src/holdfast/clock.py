@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Instant(NamedTuple):
     """One reading of both clocks, in milliseconds.
 
-    `wall` is for people, deadlines and other machines; it may jump. `mono` never does, but means something only on the
-    machine since its `boot`. Within one boot it is the same for all processes, so leases are judged by it.
+    `wall` is for people, deadlines and other machines; it may jump. `mono` never jumps, but is valid only on the
+    machine since its `boot`. Within one boot all processes share it, so leases are measured by it.
     """
 
     wall: int
@@ -63,13 +63,13 @@ def boot_id() -> str:
 
 @cache
 def _boot_id(_pid: int) -> str:
-    """Cached per process: a child may be in another time namespace."""
+    """The id of the boot and time namespace; cached per process, because a child may be in another namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
     try:
-        # A time namespace has a monotonic clock of its own, and start times that can't be compared.
+        # A time namespace has its own monotonic clock, and start times that can't be compared.
         return f"{boot} {Path('/proc/self/ns/time').readlink()}"
     except OSError:
         return boot

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """One value for each event loop: `make` makes it at first use, and it is gone with its loop."""
+    """One value for each event loop: `make` creates it at first use, and it is dropped with its loop."""
 
     __slots__ = ("_last", "_made", "_make")
 
@@ -63,7 +63,7 @@ def call_on_first_wait(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) 
         while True:
             try:
                 given = yield pending
-            except BaseException as error:  # whatever it is, it is meant for `coro`
+            except BaseException as error:  # any exception is passed to `coro`
                 pending = coro.throw(error)
             else:
                 pending = coro.send(given)
@@ -92,7 +92,7 @@ _open = 0
 
 @contextmanager
 def rare_collections() -> Generator[None]:
-    """Run the garbage collector rarely inside the block, unless the host has set thresholds of its own."""
+    """Run the garbage collector rarely inside the block, unless the host has set its own thresholds."""
     global _open  # noqa: PLW0603  thresholds belong to the process, and so does this count
     if _open == 0 and gc.get_threshold() == DEFAULT_THRESHOLDS:
         gc.set_threshold(*RARE_THRESHOLDS)

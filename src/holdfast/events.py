@@ -1,8 +1,8 @@
-"""Events: everything that observers of a session see, one closed family.
+"""Events of a session, one closed family.
 
 Record events show a record of a journal. They carry its number, come in its order and can be read again at any time.
-Live events show progress between two records, such as streamed text, and are gone when the turn is over. The `cursor`
-of any event is a position to go on from.
+Live events show progress between two records, such as streamed text, and are gone when the turn is over. Pass the
+`cursor` of any event to continue from there.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Stopped(_Event, frozen=True):
 
 
 class TurnFailed(_Stopped, frozen=True, tag="turn_failed"):
-    """The turn ended in an error; `blame` says who can act."""
+    """The turn ended in an error; `blame` names the party that can fix it."""
 
 
 class TurnCancelled(_Stopped, frozen=True, tag="turn_cancelled"):
@@ -132,7 +132,7 @@ class ContextCompacted(_Event, frozen=True, tag="context_compacted"):
     """Number of messages that the summary replaces, or that are left out."""
     summary: str | None = None
     failure: str = ""
-    """Why there is no summary, if one was wanted."""
+    """The reason why a wanted summary is missing."""
     usage: Usage = Usage()
     cost: float | None = 0.0
 
@@ -213,7 +213,7 @@ class TaskEnded(_Event, frozen=True, tag="task_ended"):
 
     status: TaskStatus
     code: str = ""
-    """Why it did not succeed, in one word."""
+    """The reason, in one word, if it did not succeed."""
     message: str = ""
 
 
@@ -234,7 +234,7 @@ class ProcessEnded(_Event, frozen=True, tag="process_ended"):
 
     status: EndStatus
     code: str = ""
-    """Why it did not complete, in one word."""
+    """The reason, in one word, if it did not complete."""
     message: str = ""
 
 
@@ -325,7 +325,7 @@ class HookFailed(_Event, frozen=True, tag="hook_failed"):
 
 
 class Gap(_Event, frozen=True, tag="gap"):
-    """Live events are missing here. Records never are: the records that follow contain what the deltas said."""
+    """Live events are missing here. Records never are: the records that follow contain the text of the deltas."""
 
     reason: str
 

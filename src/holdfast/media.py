@@ -64,7 +64,7 @@ _OFFICE_FOLDERS: Final = (
 )
 """Folders inside archives that are documents."""
 _STORED_FIRST: Final = b"mimetype"
-"""The first entry of archives that say what they are."""
+"""The first entry of archives that name their own type."""
 _ALIASES: Final = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -110,7 +110,7 @@ class FileSample(NamedTuple):
     end: bytes
     size: int
     utf8: Callable[[], bool]
-    """Whether all of them are UTF-8."""
+    """True if the whole file is UTF-8."""
 
 
 def sample_of(data: bytes) -> FileSample:
@@ -179,7 +179,7 @@ def normalize_media_type(media_type: str) -> str:
 def _is_compatible(claimed: str, found: str | None) -> bool:
     if found == claimed:
         return True
-    if found == TEXT:  # markup, source code, tables and the like are all text; what has marks of its own is not
+    if found == TEXT:  # markup, source code, tables and the like are all text; types with magic bytes are not
         return claimed not in _RECOGNIZABLE
     if found is None:
         return claimed not in _RECOGNIZABLE and not claimed.startswith("text/")
@@ -205,7 +205,7 @@ def _archive_type(seen: FileSample) -> str:
 
 
 def _is_mpeg_audio(data: bytes) -> bool:
-    """A frame of MPEG audio, layer 1 to 3: eleven bits, and no value that is reserved."""
+    """True for a frame of MPEG audio, layer 1 to 3: eleven sync bits, and no reserved value."""
     if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
         return False
     version, layer = data[1] >> 3 & 3, data[1] >> 1 & 3
@@ -227,7 +227,7 @@ _RECOGNIZABLE: Final = frozenset(
         *("video/mp4", ZIP, *(kind for _, kind in _OFFICE_FOLDERS)),
     )
 )
-"""Types whose files are always recognized: a file that is not recognized has none of them."""
+"""Types with files that are always recognized: an unrecognized file has none of them."""
 
 _TYPES_BY_SUFFIX: Final = {
     ".md": "text/markdown",
@@ -254,7 +254,7 @@ class File:
 
     @classmethod
     def read(cls, path: Path | str, media_type: str | None = None) -> File:
-        """The file at `path`; its media type follows from its suffix unless it is given."""
+        """The file at `path`; its suffix decides the media type unless you pass one."""
         place = Path(path)
         kind = media_type or _TYPES_BY_SUFFIX.get(place.suffix.lower()) or mimetypes.guess_type(place.name)[0]
         if kind is None:

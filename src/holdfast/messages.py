@@ -20,7 +20,7 @@ from holdfast.names import check_int
 FinishReason = Literal[
     "stop", "tool_calls", "output_limit", "refusal", "content_filter", "context_overflow", "cancelled"
 ]
-"""Why a reply ended. `cancelled`: the turn was stopped while the reply was streaming; the part that came is kept."""
+"""The reason why a reply ended. `cancelled`: the turn was stopped during streaming; the received part is kept."""
 ResultState = Literal["ok", "error", "unknown", "cancelled", "skipped"]
 """Outcome of a tool call, as the model sees it.
 
@@ -445,7 +445,7 @@ def attachment_digests(message: Message) -> list[str]:
 
 
 def message_of_reply(reply: ModelReply, id: str) -> AssistantMessage:
-    """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
+    """A reply as a message of the conversation: without empty texts, and with a unique id for each call."""
     parts = reply.parts
     ids = [part.id for part in parts if type(part) is ToolCall]
     if len(ids) < len(parts):  # it is not calls alone
@@ -457,7 +457,7 @@ def message_of_reply(reply: ModelReply, id: str) -> AssistantMessage:
 
 
 def _told_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Calls without an id, or with one that was used before, get another: a result belongs to one call."""
+    """Give calls without an id, or with a repeated one, another: a result belongs to one call."""
     used: set[str] = set()
     told: list[Part] = []
     for number, part in enumerate(parts, 1):

@@ -22,8 +22,8 @@ _NO_PATH_PARTS = frozenset(("", ".", ".."))
 def check_id(what: str, value: object) -> str:
     """Return the id, or raise `InvalidId` with the reason.
 
-    An id is 1 to 256 characters without control characters. It may have slashes, but never parts that a file system
-    would take for a way out (``..``), so that an id can safely become a file name in an export.
+    An id is 1 to 256 characters without control characters. It may have slashes, but no parts that leave a folder
+    (``..``), so that an id can safely become a file name in an export.
     """
     if not isinstance(value, str):
         raise InvalidId(what, value, f"it is a {type(value).__name__}, not a string")
@@ -52,8 +52,8 @@ def _check_characters(what: str, value: str) -> str:
 def check_name(what: str, value: object) -> str:
     """Return the name, or raise `InvalidId` with the reason.
 
-    A name is an id that can be one file name everywhere: at most 200 characters, no separators, no dot at its ends, and
-    in the form (NFC) in which the same word is always the same characters.
+    A name is an id that works as one file name everywhere: at most 200 characters, no separators, no dot at its ends,
+    and in the normal form NFC, which gives the same word the same characters.
     """
     name = check_id(what, value)
     if len(name) > MAX_NAME:
@@ -109,20 +109,20 @@ _TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
 
 
 def is_task_id(id: str) -> bool:
-    """Whether this is the journal of a task. No session has such an id."""
+    """True for the journal of a task. No session has such an id."""
     return _TASK_ID.fullmatch(id) is not None
 
 
 def is_process_journal(journal: str) -> bool:
-    """Whether this is the journal of a durable function. No session has such an id."""
+    """True for the journal of a durable function. No session has such an id."""
     return journal.startswith(PROCESS_PREFIX)
 
 
 def is_trigger_id(id: str) -> bool:
-    """Whether this is the journal of a trigger. No session has such an id."""
+    """True for the journal of a trigger. No session has such an id."""
     return id.startswith(TRIGGER_PREFIX) and TRIGGER_NAME.fullmatch(id.removeprefix(TRIGGER_PREFIX)) is not None
 
 
 def is_session_id(id: str) -> bool:
-    """Whether an id is that of a session, and not of a task, a process or a trigger."""
+    """True for the id of a session: not of a task, a process or a trigger."""
     return not (is_task_id(id) or is_process_journal(id) or is_trigger_id(id))

@@ -515,7 +515,6 @@ class Profiles:
 
     @contextmanager
     def _lock(self) -> Generator[None]:
-        """Hold the lock of the folder."""
         _make_folder(self.folder)
         self._trust_folder()
         lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -554,7 +553,7 @@ class Profiles:
 
 
 def _read(path: Path, name: str) -> bytes | None:
-    """Read a file, if it exists. Raises `ProfilesUnsafe` if another user can write to it."""
+    """Read a file; None if it does not exist. Raises `ProfilesUnsafe` if another user can write to it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
@@ -607,7 +606,7 @@ def missing_secrets(profile: Profile, environ: Mapping[str, str]) -> dict[str, S
 
 
 def read_secret(reference: SecretReference, wanted_as: str, environ: Mapping[str, str]) -> str:
-    """Read a secret. Raises `SecretMissing` if there is none."""
+    """Read a secret. Raises `SecretMissing` if it does not exist or is empty."""
     found = environ.get(reference.name, "") if reference.place == "env" else _from_keyring(reference)
     if not found.strip():
         raise SecretMissing(str(reference), wanted_as)
@@ -629,7 +628,7 @@ def _from_keyring(reference: SecretReference) -> str:
     found: object = None
     try:
         found = keyring.get_password(reference.service, reference.name)
-    except Exception as error:  # each keyring has errors of its own
+    except Exception as error:  # each keyring raises its own errors
         failed = type(error).__name__
     if failed:  # raised outside of the handler, because the keyring's own exception may hold secrets
         raise KeyringUnavailable(str(reference), f"the keyring failed with {failed}")

@@ -102,10 +102,11 @@ class _Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
 
 class Opened(_Record, frozen=True, gc=False, tag="opened"):
-    """The first record of every journal. `format` has no default: a default would be left out of the bytes.
+    """The first record of every journal.
 
-    A fork continues after record `parent_seq` of the journal `parent`; nothing is copied. `role` is the sort of a
-    process, `session` the session that it works for.
+    `format` has no default, because a default would be left out of the bytes. A fork continues after record
+    `parent_seq` of the journal `parent`; nothing is copied. `role` is the kind of a process, `session` the session that
+    it works for.
     """
 
     kind: JournalKind
@@ -194,7 +195,7 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
     value: msgspec.Raw = ABSENT
     blob: Blob | None = None
     ms: Number = 0
-    """How long it took."""
+    """Duration in milliseconds."""
     refs: tuple[Blob, ...] = ()
     """Attachments of the value."""
     kept: tuple[Blob, ...] = ()

@@ -252,7 +252,7 @@ def _turn_has_thoughts(messages: Sequence[Message], pieces: Sequence[bytes]) -> 
     """
     begun = False
     answered: bool | None = None
-    # Tool results stand between two replies of the same turn, and never between two turns.
+    # Tool results are between two replies of the same turn, and never between two turns.
     for message, piece in zip(reversed(messages), reversed(pieces), strict=True):
         kind = type(message)
         if kind is ToolMessage:
@@ -286,7 +286,7 @@ def _tools(tools: Sequence[ToolSpec]) -> bytes:
 
 @IdentityCache
 def _output_format(output: OutputSpec) -> bytes:
-    """Encode the schema, or return nothing if the provider can't enforce it."""
+    """Encode the schema; returns no bytes if the provider can't enforce it."""
     schema = narrow_schema(output.schema)
     return b"" if schema is None else encode_json({"type": "json_schema", "schema": schema})
 
@@ -390,7 +390,7 @@ class AnthropicMessageEncoder(MessageEncoder):
 
     def _call(self, call: ToolCall) -> bytes:
         arguments = call.arguments
-        if arguments is None:  # the API wants an object, and the model should see what it wrote
+        if arguments is None:  # the API wants an object, and the model should see its own text
             arguments = {"invalid_json": call.malformed or ""}
         block = {"type": "tool_use", "id": _id(call.id), "name": tool_name(call.name), "input": arguments}
         replay = self._own_replay(call)
@@ -404,7 +404,7 @@ class AnthropicMessageEncoder(MessageEncoder):
         return b'{"type":"tool_result","tool_use_id":%b,"content":%b%b' % (id, content, end)
 
     def _result_content(self, result: ToolResult) -> bytes:
-        """Encode texts as they are, values as JSON, files as blocks. A failed call may have text blocks only.
+        """Encode texts verbatim, values as JSON, files as blocks. A failed call may have text blocks only.
 
         A file inside a value is named there, and follows it under the same name.
         """
@@ -517,7 +517,7 @@ _BLOCK_OF_DELTA: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 
 
 class _AnthropicBlock(msgspec.Struct, eq=False):
-    """A content block while it is streamed."""
+    """A content block during streaming."""
 
     index: int
     kind: str

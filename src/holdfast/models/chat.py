@@ -95,7 +95,7 @@ FLAGS: Final = COMMON_FLAGS | {
     "max_tokens": "the limit of the answer is max_tokens, not max_completion_tokens",
     "random_seed": "the seed is random_seed, not seed",
     "cache_control": "the prompt cache has to be asked for, with one cache_control field for the whole request",
-    # reasoning that is asked for
+    # reasoning
     "effort_object": "the effort is reasoning.effort, not reasoning_effort",
     "thinking_switch": "thinking.type says whether the model thinks at all",
     "no_effort": "the effort itself can't be said and is left out",
@@ -169,7 +169,9 @@ def _beginning(
     instructions: str,
     flags: frozenset[str],
 ) -> tuple[bytes, bytes | None]:
-    """Encode what all requests of an agent share: the fields, as the beginning of an object, and the first message."""
+    """Encode the common part of all requests of an agent: the fields, as the beginning of an object, and the first
+    message.
+    """
     if settings.compact_at is not None:
         raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
     fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in flags}
@@ -417,7 +419,7 @@ def _family(file: Attachment) -> tuple[str, str]:
 
 
 def _is_shown(file: Attachment) -> bool:
-    """True if a file can be sent. A tool result with any other file only names it, so that the turn goes on."""
+    """True if a file can be sent. A tool result only names any other file, so that the turn can continue."""
     family, kind = _family(file)
     return family in {"image", "audio"} or (family, kind) == ("application", "pdf") or is_text_type(file.media_type)
 
@@ -536,7 +538,7 @@ class ChatReader(ResponseReader):
         if not choices and not chunk.get("error") and not is_error_frame(chunk):
             raise bad_frame("the body has no choices")
         for choice in choices:
-            # Each call of a whole message is a call of its own, even if two have the same id.
+            # Each call of a whole message counts as one, even if two have the same id.
             for number, call in enumerate(as_list(as_dict(as_dict(choice).get("message")).get("tool_calls"))):
                 as_dict(call)["index"] = number
         self._read_chunk(chunk, failed=False)
@@ -719,7 +721,7 @@ class ChatReader(ResponseReader):
             if not name or self._calls or _FINISHES.get(self._finish, "stop") != "stop":
                 self.ignored += 1
                 return None
-            self._finish = None  # some servers finish each piece: this call waits for a finish reason of its own
+            self._finish = None  # some servers finish each piece: this call waits for another finish reason
         if index is None:
             call = next((call for call in reversed(self._calls) if id and call.sent_id == id), None)
             if call is None and self._calls and not id and not name:
@@ -799,7 +801,6 @@ class ChatReader(ResponseReader):
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
-    """Read the counters of all providers of this dialect."""
     prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     read = write = reasoning = 0
     if asked := as_dict(usage.get("prompt_tokens_details")):
@@ -943,7 +944,7 @@ def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
 
 
 def _thought_text(thought: Any) -> str:  # any JSON value
-    """Return the text of a thought: a string, an object with a text, or a list of such objects."""
+    """The text of a thought: a string, an object with a text, or a list of such objects."""
     if isinstance(thought, str):
         return thought
     told = as_dict(thought)
@@ -953,7 +954,6 @@ def _thought_text(thought: Any) -> str:  # any JSON value
 
 
 def _encoded_size(detail: dict[str, Any]) -> int:
-    """Return the size of a detail, in bytes of JSON."""
     try:
         return len(encode_json(detail))
     except JSON_ERRORS:  # half a character
@@ -1000,7 +1000,7 @@ class _ChatChoice(msgspec.Struct, gc=False):
 
 
 class _ChatBody(msgspec.Struct, gc=False):
-    """A frame of a stream, where a choice has a delta, or a whole body, where it has a message."""
+    """A frame of a stream, with a delta in each choice, or a whole body, with a message in each."""
 
     choices: Annotated[list[_ChatChoice], msgspec.Meta(max_length=1)]
     id: str | None = None

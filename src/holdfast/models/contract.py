@@ -1,4 +1,4 @@
-"""The contract of a model: a name, and a stream that ends with the whole reply; and the settings that a model supports.
+"""The contract of a model: a name, and a stream that ends with the whole reply; and the settings that models support.
 
 Providers answer 400 to a setting that a model refuses. The rules in the second half leave out refused settings and
 replace an unknown effort by the nearest known one; observers get a note. ``hf.model(..., unsupported=[...],
@@ -80,7 +80,7 @@ async def respond(model: Model, request: ModelRequest) -> ModelReply:
 
 
 EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
-"""All efforts, in ascending order."""
+"""In ascending order."""
 OPTIONAL_SETTINGS: Final = (
     *("max_output_tokens", "temperature", "top_p", "seed", "stop", "effort", "parallel_tool_calls"),
 )

@@ -75,7 +75,7 @@ class Credentials:
 
 
 async def call_host_function(function: Callable[[], object], gives: str, limit: float, *, kind: str) -> object:
-    """Return what a function of the host gives, sync or async, within `limit` seconds."""
+    """Call a function of the host, sync or async, within `limit` seconds; returns its value."""
     import asyncio  # the command line lists endpoints without an event loop
 
     timeout = asyncio.timeout(limit)
@@ -90,7 +90,7 @@ async def call_host_function(function: Callable[[], object], gives: str, limit: 
 
 
 async def _call_token_provider(token: Callable[[], object]) -> object:
-    """Call a token provider. One that is not async may block on the network, so it runs in a thread."""
+    """Call a token provider. A sync one may block on the network, so it runs in a thread."""
     from asyncio import to_thread  # the command line lists endpoints without an event loop
 
     given = token() if inspect.iscoroutinefunction(token) else await to_thread(token)

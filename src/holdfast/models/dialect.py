@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Frame(NamedTuple):
-    """One message of a stream: the name of a server-sent event (empty if it has none) and its data."""
+    """One message of a stream: the name of a server-sent event (or an empty name) and its data."""
 
     event: str
     data: bytes
@@ -87,7 +87,7 @@ class ResponseReader:
     max_size = 64 * 1024 * 1024
     """Largest reply, in bytes or characters."""
     growing_fields: frozenset[str] = frozenset()
-    """Fields whose text goes on in later frames."""
+    """Fields whose text continues in later frames."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.ignored = 0
@@ -121,7 +121,7 @@ class ResponseReader:
         raise NotImplementedError
 
     def _grow(self, size: int) -> None:
-        """Count the size of what came, which is limited."""
+        """Count received bytes; raises when the limit is reached."""
         self._room -= size
         if self._room < 0:
             raise self._too_long()

@@ -192,7 +192,7 @@ def _local(name: str, port: int, key: str, variable: str, flags: str) -> KnownEn
 def _azure(
     name: str, default_path: str, flags: str = "", dialect: str = "chat", api_version: str = ""
 ) -> KnownEndpoint:
-    """Describe an API of Azure: each customer has an address of their own."""
+    """Describe an API of Azure: each customer has their own address."""
     return _known(
         *(name, "", "AZURE_OPENAI_API_KEY"),
         dialect=dialect,
@@ -205,9 +205,8 @@ def _azure(
 
 
 def _vertex_url(environ: Mapping[str, str]) -> str:
-    """Make the address of Vertex AI of project and location."""
     values: list[str] = []
-    # Nothing is allowed that could lead to another host.
+    # The patterns exclude any text that could lead to another host.
     for variable, allowed in zip(_VERTEX, (r"[a-z0-9][a-z0-9.:-]*", "[a-z0-9-]+"), strict=True):
         value = environ.get(variable, "").strip()
         if not re.fullmatch(allowed, value):

@@ -93,7 +93,7 @@ _KEY: Final = re.compile(
 
 
 class _Report(NamedTuple):
-    """An error as the provider reports it, wherever it puts it."""
+    """An error report of a provider, from any place in a response."""
 
     message: str
     codes: str = ""

@@ -71,12 +71,12 @@ class Fallback:
                             yield [*batch[:-1], StreamEnd(reply)]
                             return
                         for event in batch:
-                            # A reset takes back what the model showed.
+                            # A reset takes back the text that the model showed.
                             shown = not isinstance(event, StreamReset) and (shown or not isinstance(event, _INVISIBLE))
                         yield batch
             except ModelError as error:
                 failure = error
-            if not failure.attempts:  # the model keeps no ledger of its own
+            if not failure.attempts:  # the model keeps no ledger
                 entry = make_attempt(model.name, failure, seconds=self._clock() - begun, usage=failure.usage)
                 failure.attempts = (entry,)
                 if request.ledger is not None:

@@ -227,7 +227,7 @@ class GoogleMessageEncoder(MessageEncoder):
         return parts
 
     def _call(self, call: ToolCall, *, needs_signature: bool) -> dict[str, Any]:
-        """Encode a call. Malformed arguments go back as an empty object; the result says what was wrong."""
+        """Encode a call. Malformed arguments go back as an empty object; the result explains the error."""
         part: dict[str, Any] = {"functionCall": {**_id(call.id), "name": call.name, "args": call.arguments or {}}}
         signature = self._own_replay(call).get("thoughtSignature")
         if signature:

@@ -1,8 +1,8 @@
-"""A model behind HTTP: the way of one call, from the request to the reply.
+"""A model behind HTTP: one call, from the request to the reply.
 
-`HttpModel.batches` reads top to bottom: encode the request (`dialect`), get the key (`credentials`), wait for a place
+`HttpModel.batches` reads top to bottom: encode the request (`dialect`), get the key (`credentials`), wait for a slot
 (`limits`), send (`transport`), read the body (`BodyReader`), and after a failure ask `retry` for the delay. The key is
-looked up for each attempt and goes into a header, nowhere else.
+looked up for each attempt and goes only into a header.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class HttpModel:
             wire = self._encode_continuation(request, call)
 
     async def _send(self, wire: WireRequest, call: _CallState, attempt: _Attempt) -> BodyReader:
-        """Send the request, and return the body in which the reply comes."""
+        """Send the request; returns the body with the reply."""
         timeouts = self.timeouts
         if timeouts.total is not None:
             left = call.begun + timeouts.total - self._clock()
@@ -246,7 +246,7 @@ class HttpModel:
             body = f"the answer is {_describe_page(body)}".encode()
         error = classify_error(response.status, response.headers, body)
         if 300 <= response.status < 400:
-            # It is not followed: that would carry the key elsewhere.
+            # Redirects are not followed: that would carry the key elsewhere.
             target = clip_text(response.headers.get("location", "").partition("?")[0], 200)
             message = f"a redirect to {target}" if target else "a redirect"
             error = ModelError(message, kind="redirect", status=error.status, request_id=error.request_id)
@@ -259,7 +259,7 @@ class HttpModel:
         return error
 
     def _record_failure(self, call: _CallState, attempt: _Attempt, error: ModelError) -> float | None:
-        """Enter a failure into the ledger, and return the delay before the next attempt, if there is one."""
+        """Enter a failure into the ledger; returns the delay before the next attempt, or None to give up."""
         now = self._clock()
         redact_error(error, attempt.key, *attempt.headers.values())
         set_message(error, _with_advice(error, attempt.url, self.name))
@@ -289,7 +289,7 @@ class HttpModel:
         return None
 
     def _encode_continuation(self, request: ModelRequest, call: _CallState) -> WireRequest:
-        """Send a paused reply back, so that the provider goes on."""
+        """Send a paused reply back, so that the provider continues it."""
         call.pauses += 1
         if call.pauses > MAX_PAUSES:
             message = f"{self.name} paused {call.pauses:,} times in one reply; the limit is {MAX_PAUSES:,}"
@@ -381,7 +381,7 @@ class _CallState:
         return events
 
     def retry_events(self, error: ModelError, delay: float) -> list[StreamEvent]:
-        """Return the events between two attempts: observers forget the failed one, not what came before a pause."""
+        """Return the events between two attempts: observers drop the failed one, but keep the text before a pause."""
         why = clip_text(f"{error.kind}: {error.message}", 300)
         note = StreamNote("retry", f"try {self.failures + 1} in {delay:.1f} s after {why}")
         events: list[StreamEvent] = [note]
@@ -445,7 +445,7 @@ class _CallState:
 
 
 def _with_advice(error: ModelError, url: str, model: str) -> str:
-    """Return the message of an error, with the address and what to check if the address is the likely cause."""
+    """Return the message of an error, with the address and a hint if the address is the likely cause."""
     message = error.message
     if "<" in message:  # name web pages, and do not quote them
         message = _PAGE.sub(lambda found: _describe_page(found[0].encode("utf-8", "replace")), message)
@@ -476,8 +476,8 @@ _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTAL
 class BodyReader:
     """Reads a body piece by piece. Only a cancellation is raised before `reply`.
 
-    The first bytes say what the body is, whatever its headers say: server-sent events, or JSON. JSON is also a stream
-    if each element of an array is a frame (`arrays`), and is parsed at its end otherwise.
+    The first bytes decide the format, whatever the headers say: server-sent events, or JSON. JSON is also a stream if
+    each element of an array is a frame (`arrays`), and is parsed at its end otherwise.
     """
 
     __slots__ = (
@@ -496,7 +496,7 @@ class BodyReader:
         self._pieces: list[bytes] = []
         """The body so far, if it is parsed at its end."""
         self._head: bytes | None = None if is_whole else b""
-        """The first bytes, until they say what the body is; None afterwards."""
+        """The first bytes, until the format is known; None afterwards."""
         self._chunks = response.chunks()
         self._patience = patience
         """Seconds to wait for the rest of the body after the terminal frame."""
@@ -536,7 +536,7 @@ class BodyReader:
         return events
 
     def reply(self) -> ModelReply:
-        """Return the whole reply, or raise the reason why there is none."""
+        """Return the whole reply, or raise the reason why it is missing."""
         failure = self._failure
         if failure is not None and (self.is_whole or failure.kind not in _TRANSPORT_KINDS):
             raise failure
@@ -560,7 +560,7 @@ class BodyReader:
         raise failure
 
     def _detect_format(self, chunk: bytes) -> bytes:
-        """Choose the decoder by the first bytes, and return the bytes that it can read now."""
+        """Choose the decoder by the first bytes; returns the bytes to decode now."""
         head = (self._head or b"") + chunk
         body = head.removeprefix(_BOM)
         first = body.lstrip()[:1]
@@ -592,7 +592,7 @@ class BodyReader:
         return chunk
 
     async def _next_chunk_after_end(self) -> bytes | None:
-        """Read on after the terminal frame, for a short time: keep-alives must not hold up the reply."""
+        """Read on after the terminal frame, for a short time: keep-alives must not delay the reply."""
         if self._went_on or not self.reader.complete:
             return await self._next_chunk()
         self._patient_until = self._patient_until or asyncio.get_running_loop().time() + self._patience
@@ -605,7 +605,7 @@ class BodyReader:
 
 
 async def _read_error_body(response: HttpResponse, patience: float) -> bytes:
-    """Read the beginning of an error body, as far as it comes in time."""
+    """Read the beginning of an error body, as far as it arrives in time."""
     body = bytearray()
     try:
         async with asyncio.timeout(patience):
@@ -638,7 +638,6 @@ def _web_page(body: bytes) -> ModelError:
 
 
 def _describe_page(body: bytes) -> str:
-    """Describe a web page by its title."""
     found = _TITLE.search(body[:MAX_ERROR].decode("utf-8", "replace"))
     title = "" if found is None else " ".join(re.sub(r"<[^>]*>", " ", found[1]).split())
     return f"a web page ({clip_text(title, 100)!r})" if title else "a web page"

@@ -149,18 +149,18 @@ def _join_surrogates(text: str) -> str:
 
 
 class SurrogateJoiner:
-    """Joins characters that a stream cut in two. The first half waits for the next piece of the same text.
+    """Joins characters that a stream cut in two: the first half waits for the next piece of the same text.
 
-    A reader parses each frame with `parse` and passes each piece of text through `join`. That costs nothing before the
-    first frame with half a character. Such frames are rare: a character outside the basic plane has to be written as
-    two escapes, and to be cut between them.
+    A reader parses each frame with `parse` and passes each piece of text through `join`. `join` costs nothing before
+    the first frame with half a character. Such frames are rare: a character outside the basic plane must be written as
+    two escapes and be cut between them.
     """
 
     __slots__ = ("_growing", "_waiting", "active")
 
     def __init__(self, growing: frozenset[str]) -> None:
         self._growing = growing
-        """Fields whose text goes on in later frames. In all others a lone surrogate is U+FFFD at once."""
+        """Fields whose text continues in later frames. In all others a lone surrogate becomes U+FFFD at once."""
         self.active = False
         """True if a frame had half a character. Before that, hot paths need not call `join`."""
         self._waiting: dict[Hashable, str] = {}
@@ -193,7 +193,7 @@ class SurrogateJoiner:
         return "\ufffd" if self._waiting.pop(place, None) else ""
 
     def repair(self, value: Any) -> Any:  # any JSON value
-        """Repair a value that is kept as it came, though its fields are named like growing ones."""
+        """Repair a value that is kept verbatim, although its fields are named like growing ones."""
         return repair_surrogates(value) if self.active else value
 
 

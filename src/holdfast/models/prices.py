@@ -1,9 +1,8 @@
 """Prices: the cost of a call in US dollars. An unknown cost is None, never zero.
 
-Prices come from `genai-prices` (the extra ``prices``), whose data is in its wheel: nothing is fetched. Your own prices
-override it. Compute the cost of each call by itself: many prices depend on the length of the request.
-
-The cost covers tokens, and the fee of a request if there is one. It does not cover tools that the provider runs.
+Prices come from `genai-prices` (the extra ``prices``), which has its data in the wheel: nothing is fetched. Your own
+prices override it. Compute the cost of each call separately: many prices depend on the length of the request. The cost
+covers tokens, and the fee of a request if there is one. It does not cover tools that the provider runs.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ Number = int | float | Decimal
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars for a million tokens. Cached tokens cost what other input costs, unless they have their own price."""
+    """US dollars for a million tokens. Cached tokens cost the same as other input, unless they have their own price."""
 
     input: Number
     output: Number
@@ -100,9 +99,9 @@ def cost(
 
 
 def reply_cost(reply: ModelReply, asked: str, overrides: Mapping[str, Price] | None = None) -> float | None:
-    """Return the cost of a reply with all attempts, each model run at its own price; None if one is not known.
+    """Return the cost of a reply with all attempts, each model run at its own price; None if a price is unknown.
 
-    `asked` is the requested model. Its override counts if there is none for the model in the reply.
+    `asked` is the requested model. Its override counts if the model of the reply has none.
     """
     if not reply.raw_usage and not reply.usage.total:
         return None  # the provider reported no usage
@@ -161,7 +160,6 @@ def _override(name: str, overrides: Mapping[str, Price]) -> _Rates | None:
 
 
 def _known_rates(name: str, length: int, at: datetime | None) -> _Rates | None:
-    """Look up the rates for a request of `length` tokens."""
     model = _find_model(name)
     if model is None or not model.prices:
         return None
@@ -213,7 +211,7 @@ def _find_model(name: str) -> ModelInfo | None:
         data.found[name] = None
         with suppress(LookupError):
             owner, info = edition.find_provider_model(model, None, priced, None)
-            # The library also matches providers by similar names, whose prices may differ.
+            # The library also matches providers with similar names, which may have other prices.
             data.found[name] = info if owner.id == priced else None
     return data.found[name]
 

@@ -225,7 +225,7 @@ def json_differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str
 
 
 def _matches_redacted(recorded: str, asked: str) -> bool:
-    """True if two texts are the same. A redacted part of the recorded one matches anything."""
+    """True if two texts are equal. A redacted part of the recorded one matches any text."""
     first, *rest = recorded.split(REDACTED)
     if not rest:
         return recorded == asked
@@ -258,7 +258,7 @@ class RecordingTransport:
         self._endpoint = endpoint
         self._secrets = RecordingRedactor()
         self._exchanges: list[dict[str, Any] | None] = []
-        """In the order of the requests; None while the response is coming."""
+        """In the order of the requests; None while the response is still arriving."""
         self._redacted_for = 0
         """Number of secrets that the exchanges were redacted for."""
 
@@ -387,11 +387,11 @@ _MODEL_IN_PATH: Final = re.compile(r"/(?:models|deployments)/([^/:]+)")
 
 
 class RecordedModel:
-    """A model whose exchanges are recorded in a file, or replayed from one.
+    """A model with exchanges recorded in a file, or replayed from one.
 
-    `mode`: ``replay`` replays the file, ``record`` calls `model` and writes the file anew, ``auto`` replays the file if
-    it exists and records it otherwise. A replay needs no `model`: the file names it. With ``check=False`` a request may
-    differ from the recorded one; `differences` then describes how.
+    `mode`: ``replay`` replays the file, ``record`` calls `model` and rewrites the file, ``auto`` replays the file if it
+    exists and records it otherwise. A replay needs no `model`: the file names it. With ``check=False`` a request may
+    differ from the recorded one; `differences` then describes the difference.
     """
 
     def __init__(
@@ -461,7 +461,7 @@ async def _skip_delay(_seconds: float) -> None:
 
 
 def _recorded_model(path: Path, recording: Recording) -> HttpModel:
-    """Make the model of a file: the endpoint that speaks its API, and the model that its first request names."""
+    """The model of a file: the endpoint that speaks its API, and the model named in its first request."""
     apis = recording.apis
     dialect = next((dialect for dialect, api in APIS.items() if api in apis), None)
     if "google.generateContent" in apis:

@@ -1,10 +1,9 @@
 """Redaction of recordings. Pure.
 
 A recording holds none of these: credentials of requests, wherever they come back; texts in the shape of a key; logins
-and secret parameters in URLs; and, in requests and arguments of calls, values whose *names* mark them as secrets, at
-any depth. Headers and parameters of a request are written only if their names are known to be harmless.
-
-Redaction is idempotent, so that a request can be compared with one that was recorded before.
+and secret parameters in URLs; and, in requests and arguments of calls, values with *names* that mark them as secrets,
+at any depth. Headers and parameters of a request are written only if their names are known to be harmless. Redaction is
+idempotent, so that a request can be compared with a recorded one.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ _SECRET_NAME: Final = re.compile(
 )
 _SECRET_PARAMETERS: Final = frozenset(("key", "sig", "signature", "code"))
 _SCHEMAS: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-"""Keywords of JSON Schema whose fields hold schemas, not values."""
+"""Keywords of JSON Schema with fields that hold schemas, not values."""
 _SHAPES: Final = re.compile(
-    # Only where a word begins: the same letters may appear inside encrypted reasoning.
+    # Only at the beginning of a word: the same letters may appear inside encrypted reasoning.
     r"(?<![\w+/=*.-])(?:"
     r"(?:sk|pk|rk)-(?=[\w*-]*[\d*])[\w*-]{8,}"
     r"|(?:hf|gsk|xai|nvapi|pplx|csk|fw|tgp_v1)[_-](?=[\w*-]*[\d*])[\w*-]{16,}"
@@ -264,7 +263,6 @@ def _blank(value: Any) -> Any:
 
 
 def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:
-    """Yield the texts of secret fields."""
     if isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from _named_secrets(item)
@@ -303,7 +301,7 @@ def _redact_parameter(found: re.Match[str]) -> str:
 
 
 def _redact_address(found: re.Match[str]) -> str:
-    """Redact all query parameters of a URL that are not known to be harmless."""
+    """Redact all query parameters of a URL, except those known to be harmless."""
     return _PARAMETER.sub(
         lambda parameter: (
             parameter[0] if unquote(parameter[2]).lower() in _PUBLIC else f"{parameter[1]}{parameter[2]}={REDACTED}"
@@ -396,7 +394,7 @@ def _find_strings(
 ) -> Iterator[tuple[_StringPlace, _Piece]]:
     holder: Any = value
     steps: list[tuple[str | int, str | int, str]] = []
-    """For each item its key, its step in the path, and its kind."""
+    """Key, step in the path, and kind of each item."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         names = _INDEX_FIELDS if "output_index" in fields else (*_INDEX_FIELDS, "item_id")

@@ -48,17 +48,19 @@ def model(
     unsupported: Iterable[str] | None = None,
     efforts: Iterable[str] | None = None,
 ) -> Model:
-    """Return the model that ``provider:model`` names. A model is returned as it is; a list becomes a `Fallback`.
+    """Return the model with the name ``provider:model``. A model is returned unchanged; a list becomes a `Fallback`.
 
-    With a `base_url` the provider may have any name: it is an endpoint of your own. It speaks the chat dialect unless
-    you set `dialect` (``anthropic``, ``responses``, ``chat`` or ``google``); `flags` describe its deviations. `api_key`
-    is a key, or a function that Holdfast calls for each attempt; without it the key comes from the environment.
-    `token_provider` is a function, sync or async, that returns a bearer token, such as those of Azure's identity
-    library; Holdfast calls it before each attempt, and once more after a 401. `headers` go out with every request: a
-    mapping, or a function, sync or async, that returns one for each attempt. `query` is added to every address.
-    `api_version` is Azure's. With ``stream=False`` replies come whole, for endpoints that do not stream. `unsupported`
-    names the settings that the model refuses, and `efforts` the efforts that it knows; they replace Holdfast's own
-    knowledge of the model.
+    With a `base_url` the provider may have any name: it is your own endpoint. It speaks the chat dialect unless you set
+    `dialect` (``anthropic``, ``responses``, ``chat`` or ``google``); `flags` describe its deviations.
+
+    `api_key` is a key, or a function that Holdfast calls for each attempt; without it the key comes from the
+    environment. `token_provider` is a function, sync or async, that returns a bearer token, such as those of Azure's
+    identity library; Holdfast calls it before each attempt, and once more after a 401. `headers` go out with every
+    request: a mapping, or a function, sync or async, that returns one for each attempt. `query` is added to every
+    address. `api_version` is Azure's.
+
+    With ``stream=False`` replies come whole, for endpoints that do not stream. `unsupported` names the settings that
+    the model refuses, and `efforts` the efforts that it knows; they replace Holdfast's built-in knowledge of the model.
     """
     options = {option: value for option, value in locals().items() if option != "name" and value is not None}
     if not isinstance(name, str):
@@ -117,7 +119,7 @@ def model(
 
 
 def _refuse_options(name: object, options: Mapping[str, object], wanted: str) -> None:
-    """Raise `InvalidArgument` if an option is set: options are only for endpoints."""
+    """Raise `InvalidArgument` if an option is set: only endpoints have options."""
     if options:
         raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(options)} is given,")
 

@@ -161,7 +161,7 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
         "stream": NO_STREAM not in flags,
     }
     if settings.cache and "no_cache_key" not in flags:
-        # It names the stable beginning of a conversation, so that its requests reach the same cache.
+        # Identifies the stable beginning of a conversation, so that its requests reach the same cache.
         stable = b"".join((instructions.encode(), tools, first[:4_096]))
         fields["prompt_cache_key"] = hashlib.sha256(stable).hexdigest()[:32]
     if extra.get("include") and fields["include"]:
@@ -312,19 +312,19 @@ def _is_sendable(replay: Any) -> bool:  # any JSON value
 
 
 def _call_item(call: ToolCall, own: Item) -> Item:
-    # Malformed arguments are not repeated: many servers parse them, and the result says what was wrong.
+    # Malformed arguments are not repeated: many servers parse them, and the result already explains the error.
     arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
     ours = {"type": "function_call", "call_id": _wire_id(call.id), "name": tool_name(call.name), "arguments": arguments}
     return {**own, **ours}
 
 
 def _wire_id(id: str) -> str:
-    """Shorten the id of a call to what the API accepts; other providers have longer ones."""
+    """Shorten the id of a call to the API's limit; other providers have longer ones."""
     return id if len(id) <= _LONGEST_ID else derive_call_id(id)
 
 
 def _message_item(own: Item, words: Iterable[Text | Refusal | Attachment]) -> Item:
-    """Make a message item; `own` is the original item without its texts, if there was one."""
+    """Make a message item; `own` is the original item without its texts, if any."""
     said: list[Item] = []
     for word in words:
         match word:
@@ -391,7 +391,7 @@ def _answered_id(item: Item) -> str | None:
 
 
 def _answer(item: Item) -> list[Item]:
-    """Refuse a call of a provider's tool, in the form that its item wants."""
+    """Refuse a call of a provider's tool, in the form that its item requires."""
     kind = item["type"]
     if kind == "mcp_approval_request":
         refusal = {"approve": False, "reason": "Nobody here can be asked about it."}
@@ -468,7 +468,7 @@ _PART_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class _ResponsesEvent(msgspec.Struct, gc=False):
-    """A frame. Nothing has a type here: a frame of tomorrow must not fail for a field of today."""
+    """A frame. Its fields are untyped: a future frame must not fail because of a field's type."""
 
     type: Any = None
     delta: Any = None
@@ -505,7 +505,7 @@ class ResponsesReader(ResponseReader):
         self._calls: dict[Key, str] = {}
         """Ids of announced calls."""
         self._ended: set[Key] = set()
-        """Calls whose end was announced."""
+        """Calls with an announced end."""
         self._pieces = TextPieces(self._joiner)
         self._thought: tuple[Any, ...] | None = None
         """The reasoning text that was streamed last."""
@@ -585,7 +585,7 @@ class ResponsesReader(ResponseReader):
         self._seed = self._seed or (told if any(told) else ())
 
     def _read_text(self, event: _ResponsesEvent, kind: str, field: str) -> list[StreamEvent]:
-        """Read a piece of a text, or its end; return what observers have not seen."""
+        """Read a piece of a text, or its end; return the part that observers have not seen."""
         key = _key(event)
         index = event.content_index if type(event.content_index) is int else 0
         piece: Piece = (kind, 0 if kind == "arguments" else index)
@@ -617,7 +617,7 @@ class ResponsesReader(ResponseReader):
         return [ReasoningChunk("\n\n"), ReasoningChunk(text)] if apart else [ReasoningChunk(text)]
 
     def _add_item(self, key: Key, item: Item, size: int | None) -> list[StreamEvent]:
-        """Add an item that begins, or one of `size` bytes that is finished."""
+        """Add an item that begins, or a finished one of `size` bytes."""
         if max(len(self._done), len(self._begun)) >= MAX_ITEMS:
             raise _too_many()
         if size is None:
@@ -685,7 +685,7 @@ class ResponsesReader(ResponseReader):
         return []
 
     def _call_start(self, key: Key, item: Item) -> list[StreamEvent]:
-        """Announce a call, as soon as it has a unique id."""
+        """Announce a call once it has a unique id."""
         id = next((id for id in (item.get("call_id"), item.get("id")) if isinstance(id, str) and id), "")
         if not id or id in self._ids:
             if not self._seed:
@@ -713,7 +713,6 @@ class ResponsesReader(ResponseReader):
         return [*events, CallEnd(call)]
 
     def _build_reply(self, response: ResponseBody, status: str, items: list[Item]) -> ModelReply:
-        """Build the reply, or raise the error of a failed response."""
         usage = _usage(response.usage)
         if status in {"failed", "cancelled"}:
             error = ModelError("the provider cancelled the response", kind="server_error", retryable=True)
@@ -812,7 +811,7 @@ class TextPieces:
         """
         ids = {as_text(item.get("id")) for item in found.values()} - {""}
         made: dict[Key, Item] = {}
-        # If as many have come as were begun, none is missing, whatever their ids are.
+        # If as many items arrived as began, none is missing, whatever their ids are.
         for key, item in begun.items() if len(found) < len(begun) else ():
             grown = None if key in found or as_text(item.get("id")) in ids else self._grown(key, item)
             if grown is not None:

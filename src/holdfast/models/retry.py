@@ -1,8 +1,8 @@
-"""Retries of a model call: whether to try again, and the delay before the next attempt. Pure.
+"""Retries of a model call: the decision to try again, and the delay before the next attempt. Pure.
 
 `retry_delay` is the one place where the delay is computed, after a 429 as after any other failure: exponential backoff
-with jitter, never less than the provider asks for. The second half of the module reads the provider's wish from
-headers and messages.
+with jitter, never less than the provider asks for. The second half of the module reads the provider's requested delay
+from headers and messages.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def retry_delay(
     chance: float,
     advice: bool | None = None,
 ) -> float | None:
-    """Return the seconds to wait before the next attempt; None if there is none.
+    """Return the seconds to wait before the next attempt; None to give up.
 
     `failures` counts the failed attempts in a row, `elapsed` the seconds since the first of them; `chance` is a random
     number from 0 to 1.
@@ -169,8 +169,7 @@ _REQUEST_ID_HEADERS: Final = (
 def add_response_headers(error: ModelError, headers: Mapping[str, str], delay: float | None = None) -> ModelError:
     """Complete an error with request id, requested delay and retry advice of its response.
 
-    `delay` is the delay that the body asks for; the longest request counts. Rate limits count only if nothing else is
-    said.
+    `delay` is the delay requested in the body; the longest counts. Rate limits count only without another request.
     """
     headers = {name.lower(): value for name, value in headers.items()}
     error.request_id = error.request_id or request_id_from(headers)
@@ -270,7 +269,7 @@ def _duration(found: re.Match[str] | None) -> float | None:
 
 
 def _unix_time(text: str) -> float | None:
-    """Parse a date as HTTP writes it, or as ISO 8601 with a time zone."""
+    """Parse a date in the HTTP format, or in ISO 8601 with a time zone."""
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             date = parse(text)

@@ -1,7 +1,7 @@
 """Decoders of response bodies: server-sent events, and the elements of a JSON array. Pure.
 
 `SseDecoder` follows WHATWG, with one exception: it delivers a last event without its empty line, because providers end
-their streams that way. The reader finds out whether that event is complete. A byte order mark has to be gone.
+their streams that way. The reader finds out whether that event is complete. Strip a byte order mark first.
 """
 
 from __future__ import annotations
@@ -167,7 +167,6 @@ class ArraySplitter:
         return data
 
     def _skip_string(self, data: bytes, position: int) -> int:
-        """Skip to the end of a string; return the position after it."""
         if self._escaped:
             self._escaped = False
             return position + 1

@@ -43,7 +43,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     """Between two pieces of the body, while the reader waits for one."""
     rest: float = 2.0
     """For the end of a body after the terminal frame (usage may follow, and the connection can then be reused), and for
-    the body of an error response."""
+    the body of an error response.
+    """
     total: float | None = None
     """The whole call with all attempts and delays. None: only the deadline of the turn counts."""
 
@@ -55,7 +56,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Protocol):
-    """An answer whose headers have come, and whose body is still to come."""
+    """A response with received headers; its body is still to come."""
 
     @property
     def status(self) -> int:
@@ -280,7 +281,7 @@ class HttpExchange:
         since = self._waiting_since
         raw = self._raw
         if since is None or (raw is not None and self._content.total_bytes != self._read):
-            # The reader does not wait; or a busy loop came here before the reader, whose piece is here already.
+            # The reader is not waiting, or a busy loop ran this check before the reader took a piece that has arrived.
             since = now
         due = min(since + self._allowed, self._deadline)
         if now < due:
@@ -323,7 +324,7 @@ def _to_model_error(error: Exception, url: str) -> ModelError:
     if isinstance(error, ModelError):
         return error
     host = _host(url)
-    # Only what the error says, without the data of request and response.
+    # Only the text of the error, without the data of request and response.
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     why = clip_text(f"{type(error).__name__}: {said}" if said else type(error).__name__, 300)
     kind, retryable = "network", True
@@ -355,7 +356,7 @@ _INLINE_BYTES: Final = 32_768
 
 
 class _InlineRequest(aiohttp.ClientRequest):
-    """Writes a small request at once, instead of in a task of its own."""
+    """Writes a small request at once, instead of in a separate task."""
 
     async def send(self, conn: Connection) -> ClientResponse:
         protocol, body = conn.protocol, self._body

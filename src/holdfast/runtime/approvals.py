@@ -38,7 +38,7 @@ _PAGE: Final = 200
 MAX_REASON: Final = 2_000
 """Longest reason of a denial, in characters."""
 DEFAULT_APPROVER: Final = "a person"
-"""The name of the approver where none is given."""
+"""Approver name if the caller names none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COLLECT_GRACE: Final = timedelta(days=1)
 """Default age at which unreferenced bytes are collected."""
 MIN_COLLECT_GRACE: Final = timedelta(minutes=10)
-"""Least such age: another process may be about to send what it has just put."""
+"""Least grace period: another process may be about to send what it has just put."""
 
 
 class Attachments:
@@ -42,12 +42,11 @@ class Attachments:
         name: str | None = None,
         session: str | None = None,
     ) -> Attachment:
-        """Store bytes, or the file at a path, once. When this returns they are durable; give the result to `send`.
+        """Store bytes, or the file at a path, once. When this returns they are durable; pass the result to `send`.
 
-        Files and async iterables of bytes are not held in memory as a whole.
-
-        The media type is detected from the content; a `media_type` that contradicts it raises `MediaTypeMismatch`. With
-        a `session`, only that one may read them. Otherwise any session may, and they are collected if none does.
+        Files and async iterables of bytes are streamed, not held in memory. The media type is detected from the
+        content; a `media_type` that contradicts it raises `MediaTypeMismatch`. With `session`, only that session may
+        read the bytes. Otherwise any session may, and `collect` deletes them if none refers to them.
         """
         if isinstance(data, Path | str):
             name = Path(data).name if name is None else name
@@ -113,7 +112,7 @@ class Attachments:
     async def collect(
         self, *, older_than: timedelta | float = COLLECT_GRACE, dry_run: bool = False, without_roots: bool = False
     ) -> Collected:
-        """Delete bytes to which nothing refers: no record, input, fork, task, process or session.
+        """Delete unreferenced bytes: those that no record, input, fork, task, process or session refers to.
 
         Bytes that were put within `older_than` (a day; ten minutes at least) stay: they may be about to be sent. Raises
         `CollectionRefused` if references can't be read. With `dry_run` it only counts.
@@ -159,7 +158,7 @@ def _read_file(spool: AttachmentSpool, path: Path) -> None:
 
 
 async def _fill_spool(spool: AttachmentSpool, parts: AsyncIterable[bytes]) -> None:
-    """Write parts to a spool; small ones are gathered, because each call of a thread costs more than the bytes."""
+    """Write parts to a spool. Small parts are gathered, because each call of a thread costs more than their bytes."""
     gathered: list[bytes] = []
     size = 0
     async for part in parts:

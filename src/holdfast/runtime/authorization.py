@@ -1,8 +1,8 @@
-"""Authorization of tool calls before they begin: hooks, then the policy, then a person where one of these asks for it.
+"""Authorization of tool calls before they begin: hooks, then the policy, then a person if either asks for one.
 
-Decisions are recorded below the call, so that nothing is decided twice: not after a crash, not after days of waiting.
-A call that has begun is never judged again. Later changes can only make things stricter: a denial stays, an approval is
-good for the call that was approved and no other, and the current policy still denies.
+Decisions are recorded below the call, so none is taken twice: not after a crash, not after days of waiting. A call that
+has begun is never judged again. Later changes only make decisions stricter: a denial stays, an approval is good for
+exactly the approved call, and the current policy still denies.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
 
 HOOK_SUFFIX: Final = "/%hook"
-"""Suffix of the record of what hooks decided about a call."""
+"""Key suffix of the record with the decisions of hooks about a call."""
 _EDIT_SUFFIX: Final = f"{HOOK_SUFFIX}-edit-"
 DENIED_ERROR: Final = "Denied"
-"""The kind of error of a call that was not allowed, or whose result is withheld."""
+"""The kind of error of a denied call, or of a withheld result."""
 EDITED_NOTE: Final = "A person changed the arguments before this call was made. It was made with:"
 MAX_WHY: Final = 2_000
 """Longest reason of a decision, in characters."""
@@ -85,7 +85,7 @@ class Authorizer:
         self._sees_errors = "on_error" in hooks.overridden
         self._judges = "after_tool" in hooks.overridden
         self._unsettled = False
-        """Whether decisions of hooks are on their way to the disk."""
+        """True while decisions of hooks are not durable yet."""
 
     async def recall(self, calls: Iterable[str]) -> None:
         """Read the recorded decisions about the calls with these keys."""
@@ -137,7 +137,7 @@ class Authorizer:
         return replace(state, call=call)
 
     async def _check_files(self, call: AuthorizedCall | ParkedCall, taint: Taint) -> None:
-        """Mark files that a tainted turn is about to write, and note a read of a file that was marked."""
+        """Mark files that a tainted turn is about to write; taint the turn if it reads a marked file."""
         tool = None if isinstance(call, ParkedCall) or not call.is_made or not call.fresh else call.tool
         if isinstance(call, ParkedCall) or tool is None or not tool.reach.paths or tool.reach.base is None:
             return
@@ -213,7 +213,7 @@ class Authorizer:
     ) -> AuthorizedCall | ParkedCall:
         """Ask a person, or apply the answer, which is recorded with the next commit of the call.
 
-        `asked`: the question is recorded.
+        `asked`: the question is already recorded.
         """
         name, now = question.wait, self._performer.now()
         body = msgspec.json.encode(question)
@@ -246,7 +246,7 @@ class Authorizer:
         if question is None:
             return parked
         decision = self._policy_decision(self._subject(call), taint)
-        if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
+        if decision.verdict == "deny":  # reads since then count, even if a person approves
             call = await self.withdraw(parked)
             return _declined(
                 _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
@@ -268,7 +268,7 @@ class Authorizer:
         return replace(parked.call, before=(*parked.call.before, *dropped))
 
     def _policy_decision(self, subject: Subject, taint: Taint) -> Decision:
-        """The decision of the policy, in words without secrets: a model or a person may read them."""
+        """The decision of the policy with secrets redacted: a model or a person may read it."""
         decision = prepare(self._agent).decide(subject, taint)
         redactor = self._performer.redactor
         if not redactor.active and len(decision.why) <= MAX_WHY:
@@ -281,7 +281,7 @@ class Authorizer:
             return _denied(call, refusal_text(call.request.name, answer))
         if answer.arguments is None:
             return replace(call, approved=True)  # it runs as it was shown
-        # A person wrote other arguments. What no person may allow, this one may not either.
+        # The person changed the arguments: rules that no approval overrides apply to the new ones too.
         call = _rebound(replace(call, edited=True, approved=True), answer.arguments)
         if call.refused is not None:
             said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"
@@ -295,7 +295,7 @@ class Authorizer:
     # ---- hooks ----
 
     async def _settle_hooks(self) -> None:
-        """Wait until decisions of hooks are durable: before that, none of the calls is made."""
+        """Wait until decisions of hooks are durable; no call begins before that."""
         if self._unsettled:
             self._unsettled = False
             await self._performer.settle()
@@ -310,7 +310,7 @@ class Authorizer:
         return known
 
     async def _apply_hooks(self, call: AuthorizedCall, known: RecordedDecisions) -> tuple[AuthorizedCall, str | None]:
-        """Let hooks decide. The second value is why a person must be asked, if a hook wants that."""
+        """Apply the decisions of hooks. The second value is the reason if a hook wants a person to decide."""
         decided: Sequence[ToolDecision] = known.hooks or ()
         if known.hooks is None and "before_tool" in self._hooks.overridden:
             decisions = await self._hooks.before_tool(hook_call(self._hooks.turn, call, self._performer))
@@ -371,7 +371,7 @@ class Authorizer:
             result = result_of(call.request, outcome)
         decision = await self._hooks.after_tool(hook_call(self._hooks.turn, call, self._performer), result)
         if isinstance(outcome, Unknown):
-            return outcome  # a hook can't say what became of it
+            return outcome  # a hook can't know the outcome
         match decision:
             case Answer(value):
                 return await self._replaced(call, outcome, value)
@@ -419,7 +419,7 @@ def _denied_or_answered(call: AuthorizedCall, decision: ToolDecision, why: str =
 
 
 def _declined(call: AuthorizedCall) -> AuthorizedCall:
-    """A fresh call that is not made needs no intent."""
+    """Drop the intent of a fresh call that will not be made."""
     if call.is_made or not call.fresh:
         return call
     return replace(call, decision=Perform(intent=False))
@@ -465,14 +465,14 @@ class RecordedDecisions:
 
     @property
     def questioned(self) -> bool:
-        """Whether a person was asked about the call, or has answered."""
+        """True if a person was asked about the call, or has answered."""
         return bool(self.asked) or self.answer is not None
 
     def forged(self, wait: Wait | None, *, begun: bool) -> str | None:
-        """Why the recorded answer of a person must be forged; None if it agrees with `wait`.
+        """The reason why the recorded answer of a person must be forged; None if it agrees with `wait`.
 
-        `wait` is the sealed row of the question that was answered. An approval is recorded, used up and followed by the
-        intent of its call in one commit, so Holdfast never leaves a row that disagrees, or none.
+        `wait` is the sealed row of the answered question. An approval is recorded, used up and followed by the intent
+        of its call in one commit, so Holdfast never leaves a row that disagrees, or none.
         """
         if begun and self.open:
             return f"a call was begun although nobody has answered {self.open[0]!r}"
@@ -489,7 +489,7 @@ class RecordedDecisions:
 
     @property
     def edited(self) -> bool:
-        """Whether a person changed the arguments."""
+        """True if a person changed the arguments."""
         return isinstance(self.answer, Approved) and self.answer.arguments is not None
 
 
@@ -504,7 +504,7 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
             decisions = tuple(_decisions.decode(await performer.read_value(found.outcome)))
             hooks[found.outcome.key.removeprefix(key)] = decisions
     questions = performer.below(key, MARK)
-    # The answer that was used last: a call that has changed meanwhile is asked about anew.
+    # The last used answer: a call that has changed meanwhile needs a new approval.
     used = next((each.outcome for each in reversed(questions) if isinstance(each.outcome, Done)), None)
     answer = None if used is None else _answers.decode(await performer.read_value(used))
     intents = [(each.intent.key, each.outcome is None) for each in questions if each.intent is not None]

@@ -1,7 +1,7 @@
-"""Spending and shared budgets: the usage that a record stands for, and the budgets of family, session, day and agent.
+"""Spending and shared budgets: the usage of each record, and the budgets of family, session, day and agent.
 
-The turn runner checks shared budgets before each new effect, from journal and store. Time runs on during an effect: the
-session driver checks again when the time would be used up, and stops the turn then.
+The turn runner checks shared budgets before each new effect, from journal and store. Time also passes during an effect:
+the session driver checks again when the time would be used up, and then stops the turn.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def compaction_spend(made: RecordedCompaction) -> Spend | None:
 
 
 def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
-    """The spend that a record stands for; None if it stands for none."""
+    """The spend of a record; None if it spends nothing."""
     if type(record) is Opened:  # a background call counts for its agent from the moment it is accepted
         return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None
     name = getattr(record, "key", "")
@@ -73,7 +73,6 @@ def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
 
 
 def _spend_of_value(record: Done, read: ReadBlob, steps: int) -> Spend | None:
-    """The spend of a reply, or of a compaction."""
     body = bytes(record.value) if record.blob is None else read(record.blob)
     if body is None:
         return None
@@ -161,7 +160,7 @@ class SharedBudgets:
         return out or find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
     async def is_last_step(self) -> bool:
-        """Whether a budget of the day or of the agent leaves one step, by what is recorded."""
+        """True if a budget of the day or of the agent leaves one step, by the recorded usage."""
         limits = self._agent.limits
         await self._performer.settle()
         _, _, day, total = await self._used_so_far()
@@ -182,11 +181,10 @@ class SharedBudgets:
         return find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=Consumption())
 
     async def _used_by_children(self, run: str | None) -> Consumption:
-        """The usage of the sub-agents of a turn, or of all turns of the session."""
         return (await self._host.context.children.below(self._host.session, run)).used
 
     async def _used_so_far(self) -> tuple[Consumption, Consumption, Consumption, Consumption]:
-        """Usage of turn, session, day and agent up to now."""
+        """The usage of turn, session, day and agent so far."""
         limits, name, mine = self._agent.limits, self._agent.name, self._used
         now = self._performer.now()
         worked, since = self._host.worked()

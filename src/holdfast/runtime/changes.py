@@ -1,4 +1,4 @@
-"""Event streams: the events of a record, live events between records, and noticing that a journal has grown.
+"""Event streams: the events of a record, live events between records, and detecting that a journal has grown.
 
 Drives of this process wake their readers themselves (`ChangeFeed.touch`). For journals that other processes drive, one
 poll of the store after each commit, at most every few milliseconds, serves all readers.
@@ -83,7 +83,7 @@ _END_EVENTS: Final[dict[records.EndStatus, type[events.Event]]] = {
 def _record_events(record: records.Record) -> Iterator[_EventFields]:
     run = getattr(record, "run", None)
     if run == records.TRIGGER_RUN:
-        return  # the state of a trigger: what it starts has events of its own
+        return  # the state of a trigger; the sessions it starts have their own events
     if run is not None and (run == records.TASK_RUN or records.is_process_run(run)):
         yield from _process_events(record, is_task=run == records.TASK_RUN)
         return
@@ -206,7 +206,7 @@ def _turn_end_events(record: records.Ended) -> Iterator[_EventFields]:
     yield _END_EVENTS[record.status], record.run, fields
 
 
-# ---- the feed: who waits for which journal ----
+# ---- the feed: readers that wait for journals ----
 
 ALL_JOURNALS: Final = ""
 """The key of readers of all journals."""
@@ -315,8 +315,8 @@ class ChangeFeed:
     async def beyond(self, journal: str, head: int, version: int | None) -> None:
         """Wait until `journal` has records above `head` (`ALL_JOURNALS`: positions), or is touched.
 
-        `version` is the version of the store when the caller last read. None is for a journal that this process drives
-        and that has nothing durable above `head` at this moment: its drive touches it.
+        `version` is the version of the store at the caller's last read. Pass None for a journal that this process
+        drives and that has nothing durable above `head` at this moment: its drive touches it.
         """
         with self.expecting(journal, head) as found:
             if version is not None and self.store.version != version:
@@ -324,9 +324,9 @@ class ChangeFeed:
             await found.news
 
     async def _look(self) -> None:
-        """Compare the heads of journals with what readers know, as long as they wait for one driven elsewhere.
+        """Poll the heads of journals while readers wait for one that another process drives.
 
-        The end of a drive wakes its readers, so those of journals that this process drives need no look.
+        Journals that this process drives need no poll: the end of a drive wakes its readers.
         """
         try:
             while waited := [what for what in self._waiting if what[0] not in self.local]:
@@ -395,7 +395,7 @@ class ChangeFeed:
 MAX_EVENTS: Final = 2_048
 """Live events kept for one session."""
 MAX_AGE_MS: Final = 120_000
-"""Longest time that a live event is kept."""
+"""Longest age of a buffered live event."""
 WAKE_INTERVAL: Final = 0.005
 """Least time between two wake-ups of a reader in seconds: tokens and records that come faster are read together."""
 LIVE_PAGE: Final = 64
@@ -411,7 +411,7 @@ _DELTA_FIELDS: Final[dict[type[events.LiveEvent], str]] = {
 
 
 class _LiveItem(msgspec.Struct, gc=False):
-    """The fields of a live event; the event itself is made when a reader comes, which most never see."""
+    """The fields of a live event. The event itself is built for a reader; most events never have one."""
 
     at: int
     kind: type[events.LiveEvent]
@@ -437,7 +437,7 @@ class LiveEventBuffer:
         self.lost = -1
         """Sequence of the newest event that was dropped."""
         self.ended: TurnEnded | None = None
-        """The newest turn of this drive whose end was submitted."""
+        """The newest turn of this drive with a submitted end."""
         self._ledger = ledger
         self._redactor = ledger.redactor
         self._wall = wall_clock(feed.store.clock)
@@ -461,7 +461,7 @@ class LiveEventBuffer:
 
     @property
     def first(self) -> int:
-        """Number of the oldest event that is kept; one more than the newest if none is."""
+        """Number of the oldest buffered event; one more than the newest if the buffer is empty."""
         return self.last + 1 - len(self._items)
 
     @property
@@ -506,7 +506,7 @@ class LiveEventBuffer:
         self._feed.wake_readers(self.session)
 
     def _join(self, kind: type[events.LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
-        """Join a delta with the unread one before it if both are parts of the same text."""
+        """Join a delta with the unread one before it if both belong to the same text."""
         item = self._items[-1] if self._items else None
         if item is None or item.kind is not kind or item.seq != seq or item.turn != turn:
             return False
@@ -526,7 +526,7 @@ class LiveEventBuffer:
             self.lost = items.popleft().seq
 
     def has_more(self, number: int, seq: int) -> bool:
-        """Whether events after `number` come before the record after `seq`, or were dropped."""
+        """True if events after `number` come before the record after `seq`, or were dropped."""
         items = self._items
         index = number + len(items) - self.last
         return index < 0 or (index < len(items) and items[index].seq <= seq)
@@ -553,7 +553,7 @@ class LiveEventBuffer:
         return found
 
     def end_of(self, turn: str | None, seq: int) -> TurnEnded | None:
-        """The end of a turn whose last record is `seq`, if it is the newest that ended in this drive."""
+        """The end of a turn with the last record `seq`, if it is the newest that ended in this drive."""
         ended = self.ended
         return ended if ended is not None and ended.run == turn and seq <= self.durable else None
 
@@ -673,7 +673,7 @@ class _LivePosition:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to read, and nothing can come."""
+        """True if everything is read and nothing can come."""
         return not self._buffers and self._gap_reason is None
 
 

@@ -1,6 +1,6 @@
 """Compaction: makes the context of a model call fit, before the call or after the provider has refused it.
 
-A compaction is recorded below its model call, and the turn goes on with what the model has seen. A failed summary never
+A compaction is recorded below its model call, and the turn continues with the compacted context. A failed summary never
 fails the turn: the oldest messages are dropped without one, and after three failures no summary is tried for a while.
 """
 
@@ -115,7 +115,7 @@ class Compactor:
         self._made_here: dict[str, int] = {}
         """Compactions made by this process, counted by the key of their model call."""
         self._summary: tuple[str, _SummaryDraft] | None = None
-        """The key of the model call whose summary is under way, and the summary."""
+        """The key of the model call whose summary is being written, and the summary."""
         self._failed_summary: _SummaryDraft | None = None
         """A failed summary that a user had asked for."""
         self._requests: list[bytes] = []
@@ -139,7 +139,7 @@ class Compactor:
 
     @property
     def has_usage(self) -> bool:
-        """Whether compaction for the call under way used anything, or an unknown amount."""
+        """True if compaction for the current call used anything, or an unknown amount."""
         return self.usage.total > 0 or self.cost != 0.0
 
     def take_usage(self) -> tuple[Usage, float | None]:
@@ -160,7 +160,7 @@ class Compactor:
     # ---- compacting ----
 
     def exceeds(self, thread: Thread, room: ContextBudget) -> bool:
-        """Whether the context has to be compacted before it is sent."""
+        """True if the context must be compacted before it is sent."""
         gauge = self._gauge = (self._gauge or Gauge(self._counter, room.fixed)).read(thread)
         return gauge.needs(room) and gauge.tokens >= self._retry_at
 
@@ -193,7 +193,7 @@ class Compactor:
         return None if summary is None else summary.paid()
 
     def _guess_room(self, thread: Thread) -> ContextBudget:
-        """The room if the window is unknown, but smaller than this context: three quarters of it."""
+        """A guess for an unknown window: three quarters of this context."""
         total = prepare(self._agent).fixed_tokens + sum(map(self._counter.tokens, thread.messages))
         return self._agent.compaction.room(max(total * 3 // 4, 2_000), prepare(self._agent).fixed_tokens)
 
@@ -316,7 +316,8 @@ class Compactor:
                 )
                 written = True
             except ModelError as error:
-                # One failed chunk does not fail the summary. After the second one the model is not asked again.
+                # One failed chunk does not fail the summary. After the second failure no further chunk is sent to the
+                # model.
                 last = number == len(parts) - 1
                 if summary.lost or (last and not written):
                     if not written:
@@ -357,7 +358,7 @@ class Compactor:
         raise InvariantBroken("a summary was asked for twice and neither given nor refused")
 
     async def _ask_model(self, key: str, model: Model, request: ModelRequest, summary: _SummaryDraft) -> ModelReply:
-        """Get the reply of the model, or of a hook in its place. Usage counts even if the reply must not be used."""
+        """The reply of the model, or of a hook in its place. Usage counts even if the reply is rejected."""
         asked = HookRequest(self._hook_runner.turn, request, "summary")
         question = digest_of_bytes("summary", encode([model.name, request.instructions, request.messages]))
         given = await self._model_hooks.before(key, asked, question)
@@ -382,14 +383,12 @@ class Compactor:
 
 
 def _retry_threshold(tokens: int, room: ContextBudget) -> int:
-    """Tokens at which to try again: a tenth more, and once when the context no longer fits."""
+    """Token count at which to compact again: a tenth more, and at the latest when the context no longer fits."""
     more = tokens * 11 // 10
     return min(more, room.room + 1) if tokens <= room.room else more
 
 
 class _SummaryDraft:
-    """A summary that is being written, and its usage."""
-
     def __init__(self) -> None:
         self.text: str | None = None
         self.failure = ""
@@ -401,7 +400,7 @@ class _SummaryDraft:
         self.lost = 0
         """Number of messages that it leaves out because a chunk failed."""
         self.trouble = ""
-        """Why the chunk failed."""
+        """The reason why the chunk failed."""
 
     def set_attempts(self, begun: int, attempts: Sequence[Attempt]) -> None:
         """Replace the attempts since `begun` by those of the reply, if it has some."""

@@ -56,9 +56,9 @@ MISSING_TOOL_MS: Final = 24 * 3_600_000
 
 
 class MirroredMemory:
-    """The memory of a runtime, with its mirror beside the store at `path`; None: without a mirror.
+    """The memory of a runtime, mirrored to files at `path`; None: no mirror.
 
-    Most runtimes have no memory: the mirror and its dependencies (pydantic) are imported on first use.
+    Most runtimes have no memory: the mirror and pydantic are imported on first use.
     """
 
     def __init__(self, store: Store, path: Path | str | None) -> None:
@@ -143,7 +143,7 @@ class RuntimeClosing(Exception):
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Whether an error stops the turn or the process, rather than being a failure of the code that raised it.
+    """True if an error stops the turn or the process; False if it is a failure of the code that raised it.
 
     A cancellation of the running task is control flow. One that only passed through an awaited future is a failure.
     """
@@ -170,7 +170,7 @@ def hide_secret(store: Store, name: str, value: str) -> None:
 
 @cache
 def _journal_words() -> frozenset[str]:
-    """Field names and tags of everything that we write as JSON: no secret may be one of these words."""
+    """Field names and tags of all JSON that we write: no secret may be one of these words."""
     records = (Record, ModelReply, Message, UserInput, CancelRequest, CheckpointOutcome, Ending, TaskCall, Registration)
     return schema_words(
         *records,

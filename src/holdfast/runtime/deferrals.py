@@ -1,9 +1,9 @@
-"""Deferrals: tool calls whose result comes later, from outside.
+"""Deferrals: tool calls that are answered later, from outside. A deferral is a wait that belongs to one call.
 
-A deferral is a wait that belongs to one call. It is opened, durably, before the tool gets its key. The key can be used
-to answer from then on, and it is the same when the call is performed again. The intent of the call is recorded with the
-deferral, also for a call that is safe to repeat: the outside may act on it, so it must not end without an outcome. When
-the tool has returned, that is recorded too, and the tool is not called again, whatever it says about repetition.
+The wait is durably open before the tool gets its key. The key is the same when the call is performed again, and can be
+answered from then on. The intent of the call is recorded with the deferral, also for a call that is safe to repeat: the
+outside may act on it, so it must not end without an outcome. The return of the tool is recorded too; after that it is
+not called again, whatever it says about repetition.
 """
 
 from __future__ import annotations
@@ -71,23 +71,23 @@ class Deferrals:
         self.deferred = {key.removesuffix(_DEFERRAL) for key in past if key.endswith(_DEFERRAL)}
         """Calls that were deferred, in this drive or before; they may have been interrupted since."""
         self.open = {key for key in self.deferred if past[key + _DEFERRAL].outcome is None}
-        """Deferred calls whose wait has not ended, as far as the journal shows."""
+        """Deferred calls with an open wait, by the journal."""
         self.answered = {key for key in self.deferred if isinstance(past[key + _DEFERRAL].outcome, Done)}
-        """Calls whose result came from outside."""
+        """Calls that were answered from outside."""
         self.open_calls: dict[str, RunningCall] = {}
         """Calls that have an intent or began in this drive, and have no outcome yet: their tools may defer them."""
         self.intended: set[str] = set()
-        """Calls whose intent was recorded because their tool deferred them."""
+        """Calls with an intent that was recorded because their tool deferred them."""
         self._returned = {key.removesuffix(_RETURNED) for key in past if key.endswith(_RETURNED)}
-        """Calls whose tool has returned its deferral."""
+        """Calls whose tools have returned their deferrals."""
         self._defaults: dict[str, bytes | None] = {}
-        """The default values of calls whose tool returned in this drive."""
+        """The default values of calls that returned in this drive."""
 
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
         """Open the deferral of a call, or give the one it has. When this returns, the deferral can be answered."""
         due = self._performer.now() + milliseconds(timeout)
         if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
-            raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be recorded is refused now
+            raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # refuse now a value that can't be recorded
         name = _wait_of(key)
         await self._performer.admit()
         if key not in self.deferred:
@@ -120,16 +120,19 @@ class Deferrals:
         crash_point("defer.returned")
 
     def has_returned(self, key: str) -> bool:
-        """Whether the tool has returned its deferral, and only the answer is missing."""
+        """True if the tool has returned its deferral, and only the answer is missing."""
         self._performer.below(key, _DEFERRAL)  # a tool that has returned does not ask for these again
         return key in self._returned
 
     async def has_answer(self, key: str) -> bool:
-        """Whether the deferral was answered so far."""
+        """True if the deferral has been answered."""
         return (await self._current(key)).state == "resolved"
 
     async def reply(self, key: str) -> DeferralReply:
-        """The end of a deferral. While it is open this raises `DeferralSuspended`, and the call is left here."""
+        """The answer to a deferral, or its end without one.
+
+        While it is open, raises `DeferralSuspended` and leaves the call.
+        """
         wait = await self._current(key)
         if wait.state == "open":
             self._performer.leave(key)
@@ -137,7 +140,7 @@ class Deferrals:
         self.open.discard(key)
         recorded = self._performer.recorded(key + _DEFERRAL)
         if recorded is None or recorded.outcome is None:
-            # How the wait ended is recorded once; the value itself is that of the call.
+            # The end of the wait is recorded once; the value itself is recorded with the call.
             now, ended = self._performer.now(), key + _DEFERRAL
             if wait.state == "resolved":
                 self.answered.add(key)
@@ -180,7 +183,6 @@ class Deferrals:
 
 
 def _wait_of(key: str) -> str:
-    """The name of a call's deferral in the store."""
     return wait_name(key + _DEFERRAL)
 
 
@@ -236,8 +238,8 @@ async def _tool_of(store: Store, agents: Mapping[str, Agent], journal: str, call
 class Resolve:
     """The target of a trigger that answers: ``every("answers", hf.webhook(...), hf.Resolve(), answer="{payload}")``.
 
-    `answer` is an object with the `key` and a `value` or an `error`; or these are given as ``key=`` and ``value=`` or
-    ``error=``, each from its own place in the payload.
+    `answer` is an object with the `key` and a `value` or an `error`; or pass these as ``key=`` and ``value=`` or
+    ``error=``, each with its own place in the payload.
     """
 
 

@@ -1,6 +1,6 @@
-"""The drive of one journal: claim its lease, read it, look at its inbox, work, give the lease back.
+"""The drive of one journal: claim its lease, read it, act on its inbox, work, give the lease back.
 
-Sessions, processes and triggers are driven alike. Each kind says what it reads from the inbox and what it does.
+Sessions, processes and triggers share it; each kind implements its own inbox and its own work.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JournalDrive:
         self._heard = 0
         """Wakes of the journal that this drive knows of."""
         self._seen: int | None = None
-        """Wakes up to which this drive has seen to everything; the lease is given back with it."""
+        """Wakes this drive has acted on; passed to the store when the lease is released."""
         self._reading = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
@@ -66,9 +66,10 @@ class JournalDrive:
         self._stopping = True
 
     async def run(self) -> None:
-        """Do what there is to do. Returns without having done anything when another process drives the journal."""
+        """Claim the lease and work until nothing is left. Does nothing while another process drives the journal."""
         install_task_factory(asyncio.get_running_loop())
-        # A lease holder knows its drive. Nothing here keeps it: what is over must not wait for the garbage collector.
+        # The lease holder references its drive. The drive does not keep the holder, so that a finished drive is freed
+        # without the garbage collector.
         holder, self._claimed = self._claimed or self._claim(), None
         self._changes.local.add(self.session)
         try:
@@ -97,13 +98,13 @@ class JournalDrive:
         """Act on the inputs that wait in the inbox; `seen` is the number of wakes they cover."""
 
     def _on_news(self) -> None:
-        """Called when something came, also in the middle of work."""
+        """Called when news arrives, also during work."""
 
     def _on_loss(self, error: HoldfastError) -> None:
         """Called when another process has taken the lease."""
 
     def _last_seen(self) -> int | None:
-        """Wakes that need no other drive; None lets the engine find the journal again."""
+        """Wakes that need no other drive; None makes the engine look at the journal again."""
         return self._seen
 
     # ---- the bones ----
@@ -148,12 +149,12 @@ class JournalDrive:
                 raise
 
     def _look_soon(self) -> None:
-        """Look beside the work that is under way."""
+        """Read the inbox in a task of its own, during the work."""
         if self._looking is None or self._looking.done():
             self._looking = spawn(self._look_while_working())
 
     async def _look_while_working(self) -> None:
-        """Look as long as there is news. Trouble of the store passes; what came is not forgotten over it."""
+        """Read the inbox while there is news. Errors of the store are logged and retried."""
         while self._news:
             try:
                 await self._look()

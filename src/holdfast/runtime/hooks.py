@@ -41,16 +41,17 @@ CLOSE_SECONDS: Final = 0.5
 """Seconds that `after_turn` hooks get at least when the runtime is closed."""
 _log: Final = logging.getLogger("holdfast.hooks")
 current_hooks: Final[ContextVar[HookRunner | None]] = ContextVar("holdfast_hooks", default=None)
-"""The hooks of the turn or background call whose code runs: they see its direct model calls."""
+"""The hooks of the running turn or background call: they see its direct model calls."""
 _MISSING: Final = object()
 D = TypeVar("D")
 
 
 class HookRunner:
-    """The hooks around one turn, or around a question outside of turns: those of the agent, then those of the runtime.
+    """The hooks around one turn, or around a model call outside of turns: those of the agent, then those of the
+    runtime.
 
-    `guards` are the hooks of the runtime. They run last, so that nothing is changed after they have seen it. `show`
-    publishes the event of a hook that failed. `clean` removes secrets from reasons and errors of hooks.
+    `guards` are the hooks of the runtime. They run last, so that they see the final values. `show` publishes the event
+    of a failed hook. `clean` removes secrets from reasons and errors of hooks.
     """
 
     def __init__(
@@ -71,7 +72,6 @@ class HookRunner:
         """The methods that any of the hooks overrides."""
 
     def has(self, name: str) -> bool:
-        """Whether any of the hooks overrides this method."""
         return name in self.overridden
 
     def showing(self, show: Show) -> HookRunner:
@@ -83,7 +83,7 @@ class HookRunner:
     # ---- deciding ----
 
     async def before_turn(self) -> Deny | None:
-        """Whether the turn may begin."""
+        """The first denial of the turn; None if it may begin."""
         return await self._first_decision("before_turn", (Deny,), self.turn)
 
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
@@ -102,7 +102,7 @@ class HookRunner:
         return reply
 
     async def before_tool(self, call: HookCall) -> list[ToolDecision]:
-        """All decisions about a call, in order; no hook is asked after a denial or an answer.
+        """All decisions about a call, in order; a denial or an answer ends the list.
 
         When a hook of the runtime replaces arguments, those of the runtime before it judge the new ones.
         """
@@ -126,7 +126,7 @@ class HookRunner:
         return await self._judge_changed(self._hooks_with("before_tool"), call)
 
     async def _judge_changed(self, asked: Sequence[Hooks], call: HookCall) -> list[ToolDecision]:
-        """Ask hooks about arguments that were changed after they had seen the call. None of them may change more."""
+        """Ask hooks about arguments that changed after they had seen the call. None of them may change more."""
         decided: list[ToolDecision] = []
         for hooks in asked:
             decision = await self._decide_about_call(hooks, call)
@@ -141,7 +141,7 @@ class HookRunner:
         return decided
 
     async def _decide_about_call(self, hooks: Hooks, call: HookCall) -> ToolDecision | None:
-        """The decision of one hook about a call. Arguments that are no JSON object are a denial."""
+        """The decision of one hook about a call. Arguments that are not a JSON object are a denial."""
         decision = await self._decide(hooks, "before_tool", (Deny, Ask, Replace, Answer), call)
         if isinstance(decision, Replace):
             try:
@@ -166,7 +166,7 @@ class HookRunner:
         return found
 
     async def before_compaction(self, messages: int, tokens: int) -> Deny | None:
-        """Whether the context must stay as it is."""
+        """The first denial of the compaction; None if the context may be compacted."""
         return await self._first_decision("before_compaction", (Deny,), self.turn, messages, tokens)
 
     async def _first_decision(self, name: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:
@@ -202,7 +202,7 @@ class HookRunner:
         return Deny(f"the hook {hooks.name}.{where} returned a {type(decision).__name__}")
 
     async def observe(self, name: str, *given: object) -> None:
-        """Run the hooks that only see what happens: `after_turn`, `after_compaction`, `on_notification`, `on_error`."""
+        """Run the hooks that only observe: `after_turn`, `after_compaction`, `on_notification`, `on_error`."""
         for hooks in self._hooks_with(name):
             try:
                 await self._run(hooks, name, (self.turn, *given))
@@ -214,8 +214,8 @@ class HookRunner:
     async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # whatever it returns
         """Run one hook within its time limit, else raise `HookTimeout`.
 
-        The hook runs in a task of its own, so that one that swallows its cancellation can be left behind. Context
-        variables that it sets are kept, as if it had been awaited.
+        The hook runs in its own task, so that one that swallows its cancellation can be abandoned. Context variables
+        that it sets are kept, as if it had been awaited.
         """
         context = copy_context()
         context.run(current_scope.set, None)  # a hook is no branch of the code that is driven
@@ -246,7 +246,7 @@ class HookRunner:
 
 
 class AfterTurnHooks:
-    """Runs `after_turn` beside the sessions of a runtime: neither outcomes nor the next turn wait for it.
+    """Runs `after_turn` hooks in the background: neither outcomes nor the next turn wait for them.
 
     The hooks of one session run in the order of its turns.
     """

@@ -1,6 +1,7 @@
 """Model calls: those of a turn (`ModelCaller`) and direct completions (`DirectCaller`), with the hooks around them.
 
-A call is answered from the journal if that has its outcome. Otherwise the model is asked, and its reply is streamed.
+A call is answered from the journal if its outcome is recorded. Otherwise the request goes to the model, and its reply
+is streamed.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class PartialReply:
 
     def __init__(self, key: str, ask: EffectRequest, attempts: list[Attempt] | None, paid: int = 0) -> None:
         self._paid = paid
-        """Number of attempts, from the first, whose usage is counted already."""
+        """Number of attempts, from the first, with usage that is already counted."""
         self.key = key
         self.ask = ask
         self.words: list[str] = []
@@ -186,7 +187,7 @@ class ModelCaller:
         self._environment_id = turn.environments.get(agent.name)
         """The environment of the agent that was recorded last."""
         self._faithful = getattr(agent.model, "faithful", False)
-        """Replies of this model decode to what they were: no second decoding is needed."""
+        """Replies of this model decode to equal values: no second decoding is needed."""
 
     @property
     def partial_reply(self) -> tuple[str, ModelReply] | None:
@@ -311,11 +312,11 @@ class ModelCaller:
 
     @cached_property
     def _room(self) -> ContextBudget | None:
-        """The room of a request; None if the window of the model is not known, or not to be looked at."""
+        """The room of a request; None if the window of the model is unknown, or compaction is disabled."""
         asked = self._agent.compaction
         if not asked.enabled:
             return None
-        # Of a fallback list the smallest window counts.
+        # In a fallback list the smallest window counts.
         found = [asked.window] if asked.window else map(context_window, self._agent.model.name.split(" | "))
         window = min((window for window in found if window is not None), default=None)
         return None if window is None else asked.room(window, prepare(self._agent).fixed_tokens)
@@ -403,7 +404,7 @@ class ModelCaller:
         return None if wasted is None else self._with_cost(wasted)
 
     def _record_environment(self, key: str) -> None:
-        """Record instructions, tools and settings: they are new, or have changed since they were recorded."""
+        """Record instructions, tools and settings that are new or have changed since the last record."""
         agent, performer = self._agent, self._performer
         body = prepare(agent).environment_body
         if self._redactor.active:
@@ -447,7 +448,7 @@ class ModelCaller:
         return self._tools[2]
 
     async def _record_failure(self, failed: Failed, paid: ModelReply | None = None) -> ModelCallFailed:
-        """Record that the call failed, and what was paid for a reply that must not be used."""
+        """Record that the call failed, and the cost of a reply that is rejected."""
         found, self._partial = self._partial, None
         if found is not None and found.whole is not None:
             paid = found.whole
@@ -462,7 +463,7 @@ class ModelCaller:
         return ModelCallFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
 
     async def _call_with_hooks(self, partial: PartialReply, request: ModelRequest) -> ModelReply:
-        """Get the reply of the model, or of a hook in its place; `after_model` hooks may change it."""
+        """The reply of the model, or of a hook in its place; `after_model` hooks may change it."""
         asked = HookRequest(self._hook_runner.turn, request)
         given = await self._model_hooks.before(partial.key, asked, partial.ask.content)
         if given is not None:
@@ -493,7 +494,7 @@ class ModelCaller:
     def _missing_attachments(self, thread: Thread, *, anew: bool) -> list[str]:
         """Digests of attachments in the thread whose bytes are not read yet.
 
-        Only new messages are searched. After a compaction the thread is another one, and is searched `anew`.
+        Only new messages are searched; after a compaction, the new thread is searched `anew`.
         """
         before = self._files
         if anew:
@@ -544,7 +545,7 @@ class ModelCaller:
             self._show(events.AttemptReset, reason=event.reason)
 
     def _show_delta(self, kind: type[events.LiveEvent], field: str, piece: str, **fields: str) -> None:
-        """Show a part of a text. What may be the start of a secret is held back until it is known not to be."""
+        """Show a part of a text. A possible beginning of a secret is held back until the next part rules it out."""
         if not self._redactor.active:
             fields[field] = piece
             self._host.show(kind, self._run, fields)
@@ -559,7 +560,6 @@ class ModelCaller:
             self._show(kind, **fields, **{field: shown})
 
     def _reset_shown(self, reason: str) -> None:
-        """Tell observers that the text shown so far does not count."""
         self._held_streams.clear()
         self._show(events.AttemptReset, reason=reason)
 
@@ -593,7 +593,7 @@ class _HookDecision:
 
 
 class ModelHooks:
-    """Asks the hooks of one run about requests to models, replies and compactions, and records what they decide."""
+    """Asks the hooks of one run about model requests, replies and compactions, and records their decisions."""
 
     def __init__(self, performer: Performer, hook_runner: HookRunner) -> None:
         self._performer = performer
@@ -605,7 +605,7 @@ class ModelHooks:
         """Decisions by the key of the effect under way."""
 
     def is_idle(self, key: str) -> bool:
-        """Whether no hook is interested in this call, and none has a decision recorded below `key`."""
+        """True if no hook watches this call, and no decision is recorded below `key`."""
         return not self._judges_requests and not self.judges_replies and key not in self._performer.past.order
 
     def forget(self, key: str) -> None:
@@ -613,7 +613,7 @@ class ModelHooks:
         self._known.pop(key, None)
 
     async def is_decided(self, key: str, content: str) -> bool:
-        """Whether a recorded decision answers or denies the step `key` with this content."""
+        """True if a recorded decision answers or denies the step `key` with this content."""
         found = _find_decision(await self._read_decisions(key), "turn", content)
         return found is not None and found.decided is not None
 
@@ -633,7 +633,7 @@ class ModelHooks:
                 return None
 
     async def before_compaction(self, key: str, thread: Thread, tokens: int) -> bool:
-        """Whether hooks let the context of the step `key` be compacted."""
+        """True if hooks let the context of the step `key` be compacted."""
         # The number of tokens is no part of the content: after a restart it is estimated anew.
         content = digest_of_bytes("compaction", thread.chain)
         known = await self._read_decisions(key)
@@ -694,7 +694,7 @@ COMPLETE = "complete"
 
 
 class CompletionRequest:
-    """One request to a model outside of any conversation, and the type of its answer."""
+    """One model request outside of any conversation, and the type of its answer."""
 
     def __init__(self, model: Model | str, prompt: str, output: Any = None, instructions: str = "") -> None:
         if not isinstance(model, (str, Model)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -782,7 +782,7 @@ class DirectCaller:
     async def _reply(
         self, key: str, ask: EffectRequest, model: Model, request: ModelRequest, paid: list[ModelReply]
     ) -> ModelReply:
-        """Get the reply of the model, or of a hook in its place. A reply of the model is added to `paid`."""
+        """The reply of the model, or of a hook in its place. A reply of the model is added to `paid`."""
         asked = HookRequest(self._hook_runner.turn, request, "direct")
         given = await self._model_hooks.before(key, asked, ask.content)
         if given is not None:
@@ -830,7 +830,7 @@ def failed_call(
 
 
 def failure_records(failed: Failed | Cancelled, paid: ModelReply | None) -> tuple[list[Record], Spend | None]:
-    """The records of a call without a reply that may be used, and the spend of what was `paid` for it all the same."""
+    """The records of a call without a usable reply, and the spend of the unusable one (`paid`)."""
     if paid is None:
         return [failed], None
     return [paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
@@ -841,7 +841,7 @@ def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:
 
 
 async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:
-    """Ask a model once, in a journal of its own. The same `key` with another request raises `KeyConflict`."""
+    """Ask a model once, in a separate journal. The same `key` with another request raises `KeyConflict`."""
     journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
 
     async def body(boundary: Boundary) -> None:

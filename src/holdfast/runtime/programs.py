@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 
 MAX_NAMED_VARIABLES: Final = 50
-"""Variables that are named to a model whose program was refused."""
+"""Variables that the error of a refused program lists for the model."""
 MAX_PRINTED: Final = 8_000
 """Longest output of a program that is shown with its error, in characters."""
 FINISHED: Final = "The program ended the turn with finish()."
@@ -131,7 +131,7 @@ class Programs:
         self.performer = performer
         self.runner = runner
         self._find_limit = find_limit
-        """Finds the limit that leaves no room for the calls ahead, after what the batch has used."""
+        """Finds the limit that leaves no room for further calls after the usage of the batch."""
         self.variables = variables
         """The variables that the programs so far have left."""
         self.taint: Taint = CLEAN
@@ -177,7 +177,7 @@ class Programs:
 
     @property
     def over(self) -> bool:
-        """Whether one of them ended the turn."""
+        """True if one of them ended the turn."""
         return self.answer is not None or self.out is not None
 
     def results(self, results: tuple[ToolResult, ...]) -> Results:
@@ -281,7 +281,7 @@ class ProgramRunner:
     # ---- starting ----
 
     async def _start(self) -> tuple[Program, ProgramStep]:
-        """Start the program, and give it the recorded results: it stops at the first step without one."""
+        """Start the program and feed it the recorded results, up to the first step without one."""
         failures = 0
         sandbox = self._host.context.programs.given(self._agent.sandbox)
         results: list[CallResult] | None = None
@@ -323,14 +323,14 @@ class ProgramRunner:
                 raise
 
     def _has_finished(self) -> bool:
-        """Whether a record says that the program ended the turn: then it did, even if it takes another way now."""
+        """True if a record says that the program ended the turn. It did, even if it would take other steps now."""
         for name, found in self._performer.settled_below(self.key):
             if is_finish(name) and isinstance(found.outcome, Done):
                 self._programs.answer = finish_of(found.outcome)
         return self._programs.answer is not None
 
     async def _recorded_results(self, program: str) -> list[CallResult]:
-        """The recorded results of its host calls, in the order of the journal."""
+        """The recorded results of its host calls, in journal order."""
         results: list[CallResult] = []
         ended = False
         for key, found in self._performer.settled_below(self.key):
@@ -401,7 +401,7 @@ class ProgramRunner:
                 return
         calls = [request for request in requests if request.key]
         if any(self._performer.recorded(call.key) is None for call in calls):
-            # A call that an earlier process began counts beside the new ones, as it did there.
+            # A call that an earlier process began counts together with the new ones, as it did there.
             tasks = prepare(self._agent).rules.tasks
             background = sum(call.host.name in tasks for call in calls)
             self._out = await self._programs.room(self._calls.pending + len(calls), background)
@@ -435,7 +435,7 @@ class ProgramRunner:
         return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
 
     async def _next(self) -> list[CallResult]:
-        """The next results for the program, in the order of the journal; none when the turn ends here."""
+        """The next results for the program, in journal order; empty when the turn ends here."""
         calls = self._calls
         while self._out is None and self._end is None:
             if self._pauses:
@@ -540,7 +540,7 @@ class ProgramRunner:
         return _report({"finished": FINISHED}, printed, self._notes)
 
     async def _settle_all(self) -> None:
-        """Let running calls end; drop calls that were not begun, and open questions and pauses."""
+        """Let running calls end; drop calls that have not begun, open questions and pauses."""
         calls, runner, past = self._calls, self._runner, self._performer.past
         await calls.drain()
         self._take_results()
@@ -585,7 +585,7 @@ class ProgramRunner:
         raise ToolFailure(program_error(step, self._programs.variables, notes))
 
     async def _keep(self, kept: KeptVariables | None) -> None:
-        """Keep the variables for the next program: the changes are recorded together with the end of this one."""
+        """Keep the variables for the next program: their changes are committed together with the end of this one."""
         if kept is None:
             return
         changed = changed_variables(self._programs.variables, kept.values)
@@ -597,7 +597,7 @@ class ProgramRunner:
         done = await self._whole(outcome)
         beside = self._runner.beside
         beside[self.key] = (*beside.get(self.key, ()), outcome)
-        # As they are recorded: secrets that are redacted there stay hidden from the next program.
+        # From the record: secrets that are redacted there stay hidden from the next program.
         self._programs.variables = decode_changed_variables(bytes(done.value)).after(self._programs.variables)
 
     # ---- when the turn is stopped ----
@@ -610,7 +610,7 @@ class ProgramRunner:
         return stopped_program_outcome(self.key, ask, now, [*self._made, *ended], [*self._unknown, *unknown])
 
     def unanswered(self, now: int) -> Iterator[Record]:
-        """Outcomes for the open questions and pauses, which are given up."""
+        """Outcomes for open questions and pauses, which are given up."""
         for call in self._calls.waiting.values():
             yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
         yield from (Cancelled(at=now, key=pause.key) for pause in self._pauses if pause.durable)
@@ -618,7 +618,7 @@ class ProgramRunner:
     # ---- clock and pauses ----
 
     def _tell_time(self, host: HostCall, number: int) -> float:
-        """The time in seconds since 1970, which is recorded."""
+        """The time in seconds since 1970, recorded for replay."""
         key = aside_key(self.key, number, "now")
         ask = EffectRequest("sample", "now", host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
@@ -628,7 +628,7 @@ class ProgramRunner:
         return at / 1000
 
     async def _begin_pause(self, host: HostCall, number: int) -> None:
-        """Begin a pause, or go on with it after a restart."""
+        """Begin a pause, or continue it after a restart."""
         key = aside_key(self.key, number, "sleep")
         ask = EffectRequest("sleep", "sleep", host.digest)
         decision = self._performer.decide(key, ask, Repeat.FREE)
@@ -698,7 +698,7 @@ class ProgramCalls:
         self.undecided: deque[HostRequest] = deque()
         """Requests that wait for their turn: tool calls, and the end of the turn."""
         self.recorded: deque[HostRequest] = deque()
-        """Requests whose answers are in the journal and not in the program yet, in the order of the journal."""
+        """Requests whose answers are in the journal but not yet passed to the program, in journal order."""
         self.waiting: dict[str, ParkedCall] = {}
         """Calls that wait for a person or the outside, by their keys."""
         self.running: dict[asyncio.Task[SettledCall | ParkedCall], HostRequest] = {}
@@ -708,7 +708,7 @@ class ProgramCalls:
         self._queue: deque[HostRequest] = deque()
         """Calls that may begin."""
         self._alone: str | None = None
-        """The key of the only call that runs, where there is nothing else to wait for."""
+        """The key of the one call that runs alone, without a task."""
         self._ended: deque[asyncio.Task[SettledCall | ParkedCall]] = deque()
         self._news = asyncio.Event()
         self._questioned: dict[str, HostRequest] = {}
@@ -753,7 +753,7 @@ class ProgramCalls:
             return todo[0]
         calls = await self._runner.begin(calls)
         if len(calls) == 1 and not self.running and not watched and not self._questioned:
-            # Nothing else can happen before it has ended: it needs no task of its own.
+            # Nothing else can happen until it has ended: it runs without a task.
             self._alone = calls[0].key
             self._take_in(todo[0], await self._runner.perform(calls[0], partial(self.recorded.append, todo[0])))
             self._alone = None
@@ -766,7 +766,7 @@ class ProgramCalls:
         return True
 
     async def _authorize(self) -> None:
-        """Let hooks, the policy and people decide about calls, in their order."""
+        """Let hooks, the policy and people decide about calls, in call order."""
         while self.undecided and len(self.waiting) < MAX_WAITING and len(self._queue) < MAX_RUNNING:
             request = self.undecided.popleft()
             if not request.key:
@@ -782,7 +782,7 @@ class ProgramCalls:
                 self._queue.append(request)
 
     async def _reconsider(self) -> None:
-        """Queue the calls that a person has decided about meanwhile."""
+        """Queue the calls that a person has meanwhile approved or denied."""
         self._has_news = False
         for key, request in tuple(self._questioned.items()):
             if not isinstance(request.state, ParkedCall) or self._runner.authorizer is None:
@@ -795,7 +795,7 @@ class ProgramCalls:
                 self._queue.append(request)
 
     def _next(self) -> list[HostRequest]:
-        """The calls that may run now: those that only read beside each other, any other alone."""
+        """The calls that may run now: read-only calls together, any other alone."""
         todo: list[HostRequest] = []
         while self._queue and len(self.running) + len(todo) < MAX_RUNNING:
             state = self._queue[0].state
@@ -836,7 +836,7 @@ class ProgramCalls:
             self.waiting[request.key] = state
 
     def _give_up(self, request: HostRequest) -> None:
-        """End a call whose tool has cancelled the very task that it runs in."""
+        """Settle a call whose tool cancelled the task it ran in."""
         call = request.state
         for record in self._runner.give_up([request.key], self._programs.performer.now()):
             self._programs.performer.submit([record], patient=True, spend=spend_of_records([record]))
@@ -883,13 +883,12 @@ def sandbox_result(result: ToolResult, outcome: Outcome) -> CallOutcome:
 def _report(
     head: dict[str, Any], printed: str, notes: list[str], variables: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The report for the model on a program that came to its end, or ended the turn."""
     output = {"printed": printed} if printed else {}
     return head | output | (variables or {}) | ({"notes": [*notes]} if notes else {})
 
 
 def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
-    """The error that the model reads of a program that raised, was refused, or ran into a limit of its own."""
+    """The error for the model about a program that raised, was refused, or hit its own limit."""
     said = [step.error]
     if isinstance(step, ProgramFailure) and step.phase == "check":
         said[0] = f"The program was not run; nothing of it was done.\n{step.error}"
@@ -910,13 +909,13 @@ def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any],
 
 
 def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
-    """The error of a program for whose next calls a limit left no room, and the limit as it is recorded."""
+    """The error of a program that a limit stopped before its next calls, and the limit as it is recorded."""
     said = f"The program was stopped: {out.message}. What it had done stays done."
     return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
 
 
 def _aside(outcome: Outcome) -> CallOutcome:
-    """The result of a host call that is no tool call."""
+    """The result of a host call that is not a tool call."""
     if isinstance(outcome, Failed):
         return CallError(outcome.error.message, "ValueError")
     if isinstance(outcome, Done):
@@ -934,7 +933,7 @@ class Sandboxes:
         self._own: Sandbox | None = None
 
     def given(self, given: Sandbox | None) -> Sandbox:
-        """The sandbox that an agent was given, or the runtime's own."""
+        """The sandbox of the agent, or else the shared one of the runtime."""
         if given is not None:
             return given
         if self._own is None:

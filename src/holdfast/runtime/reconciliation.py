@@ -1,6 +1,6 @@
-"""Reconciliation: the outcome of a call that was interrupted and must not be repeated, from its tool or from a person.
+"""Reconciliation: the outcome of an interrupted call that must not be repeated, from its tool or from a person.
 
-Also the traces that interrupted calls and programs leave in the journal, and the outcomes of those that are given up.
+Also the records that interrupted calls and programs leave in the journal, and the outcomes of those that are given up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 RECONCILE_PREFIX: Final = "%reconcile-"
 """Key prefix of the records of `reconcile` below a call. No step or wait can have such a name."""
 ASK_WAIT: Final = "ask"
-"""The name of the wait with which a person is asked for the outcome of a call."""
+"""Name of the wait that asks a person for the outcome of a call."""
 ATTEMPT_PREFIX: Final = "%attempt-"
 """Key prefix of the records of failed attempts below a call."""
 DECISION_SUFFIXES: Final = ("/%approval-", "/%hook")
@@ -57,10 +57,10 @@ class Reconciler:
     async def reconcile(
         self, call: PreparedCall, from_outside: Callable[[], Awaitable[Outcome | None]] | None = None
     ) -> Outcome | None:
-        """The outcome of an interrupted call; None if it certainly did not take effect, and is to be performed now.
+        """The outcome of an interrupted call; None if it certainly did not take effect and must be performed now.
 
-        The tool's `reconcile` is asked first, then `from_outside` (the answer to a deferral), then a person if the tool
-        has ``on_interrupt="ask"``. If none of them knows, the outcome is `Unknown`.
+        Asks the tool's `reconcile` first, then `from_outside` (the answer to a deferral), then a person if the tool has
+        ``on_interrupt="ask"``. If none of them knows, the outcome is `Unknown`.
         """
         number = 1
         while has_outcome(self._performer.past, f"{call.key}/{RECONCILE_PREFIX}{number}"):
@@ -108,9 +108,9 @@ class Reconciler:
         return await self._performer.succeeded(call.key, None, body, begun)
 
     async def _ask_person(self, call: PreparedCall, look: str) -> Outcome | None:
-        """The outcome by the answer of a person: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
+        """The outcome that a person answers: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
 
-        A person whose answer is none of these, or has a result that does not fit the tool, is asked again.
+        Any other answer, or a result that does not fit the tool, repeats the question.
         """
         occurrence = 1
         while True:
@@ -141,23 +141,23 @@ class Reconciler:
 
 
 def returns_none(tool: AnyTool) -> bool:
-    """Whether the return annotation of the tool allows None. Without an annotation it does not."""
+    """True if the return annotation of the tool allows None. Without an annotation it does not."""
     from holdfast.tools.schema import check_result, has_result_type  # pydantic only when needed
 
     return has_result_type(tool.function) and check_result(tool.function, _NULL) is None
 
 
-# ---- what the journal shows of a call ----
+# ---- the records of a call ----
 
 
 def is_reconciliation_wait(wait: str) -> bool:
-    """Whether a wait asks a person for the outcome of an interrupted call."""
+    """True if a wait asks a person for the outcome of an interrupted call."""
     above, _, name = wait.rpartition("/")
     return name.partition("#")[0] == ASK_WAIT and above.rpartition("/")[2].startswith(RECONCILE_PREFIX)
 
 
 def is_reconciliation_answer(answer: object) -> bool:
-    """Whether an answer to such a wait gives the outcome of the call, or says that it is unknown."""
+    """True if an answer to such a wait gives the outcome of the call, or says that it is unknown."""
     if isinstance(answer, dict):
         said = cast("dict[object, object]", answer)
         return set(said) == {"done"} or said in ({"not_done": True}, {"unknown": True})
@@ -165,13 +165,13 @@ def is_reconciliation_answer(answer: object) -> bool:
 
 
 def has_outcome(past: RunHistory, key: str) -> bool:
-    """Whether the effect has a recorded outcome."""
+    """True if the effect has a recorded outcome."""
     found = past.effects.get(key)
     return found is not None and found.outcome is not None
 
 
 def was_suspended(past: RunHistory, key: str) -> bool:
-    """Whether the call was suspended at a wait: then nothing of it was interrupted, and it may run again."""
+    """True if the call was suspended at a wait: then it was not interrupted, and may run again."""
     waiting = False
     for name, found in _below(past, key):
         apart = (f"/{RECONCILE_PREFIX}", f"/{DEFERRAL}", *DECISION_SUFFIXES)
@@ -181,7 +181,7 @@ def was_suspended(past: RunHistory, key: str) -> bool:
 
 
 def has_only_waited(past: RunHistory, key: str) -> bool:
-    """Whether the call recorded nothing but waits that are still open."""
+    """True if the call recorded only waits that are still open."""
     apart = (f"/{ATTEMPT_PREFIX}", *DECISION_SUFFIXES)
     below = {name: found for name, found in _below(past, key) if not name.startswith(apart, len(key))}
     if any(name.startswith((f"/{RECONCILE_PREFIX}", f"/{DEFERRAL}"), len(key)) for name in below):
@@ -198,7 +198,7 @@ def _below(past: RunHistory, key: str) -> Iterator[tuple[str, RecordedEffect]]:
 
 
 def has_program_records(past: RunHistory, key: str) -> bool:
-    """Whether the call `key` has records below it that only a program makes."""
+    """True if the call `key` has records below it that only a program makes."""
     return any(_is_below_program(name, key) for name in past.effects)
 
 
@@ -263,12 +263,12 @@ def _tool_counts(names: Iterable[str]) -> str:
 
 
 def _is_below_program(name: str, key: str) -> bool:
-    """Whether `name` is a host call of the program `key`, or below one."""
+    """True if `name` is a host call of the program `key`, or below one."""
     if not name.startswith(f"{key}/%"):
         return False
     return name.startswith((f"{key}{keys.NESTED}", f"{key}/%now-", f"{key}/%sleep-", f"{key}/%finish-"))
 
 
 def _call_of(name: str, key: str) -> str:
-    """The key of the call that `name` is, or is below; `name` itself where it is neither."""
+    """The key of the call that `name` is or belongs to; otherwise `name` itself."""
     return name[: len(key) + 1] + name[len(key) + 1 :].partition("/")[0]

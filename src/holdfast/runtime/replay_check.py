@@ -41,19 +41,19 @@ _VERDICTS: Final[tuple[Verdict, ...]] = ("ok", "drift", "divergence")
 
 
 class ReplayFinding(msgspec.Struct, frozen=True):
-    """One place where a turn and its records differ."""
+    """One difference between a turn and its records."""
 
     key: str
     divergence: Divergence
     changes: tuple[str, ...] = ()
-    """Of a model call: what is different in instructions, tools, settings or model, as the lines of a diff."""
+    """For a model call: the changes of instructions, tools, settings or model, as lines of a diff."""
 
 
 class TurnCheck(msgspec.Struct, frozen=True):
-    """The verdict on a turn, with all agents that had it.
+    """The verdict on a turn, with all agents that worked on it.
 
-    `drift`: a model would be asked something else today; what it had answered is kept. `divergence`: the turn would
-    take another way. `status` is how the turn ended, None while it is under way.
+    `drift`: a model call would send another request today; its recorded answer is kept. `divergence`: the turn would
+    take other steps. `status` is the outcome of the turn; None while it runs.
     """
 
     turn: str
@@ -63,10 +63,10 @@ class TurnCheck(msgspec.Struct, frozen=True):
 
 
 async def check_turns(store: Store, session: str, agent: Agent, others: Sequence[Agent] = ()) -> list[TurnCheck]:
-    """Drive all turns of a session again from their records. Nothing is performed and nothing is written.
+    """Replay all turns of a session from their records; performs and writes nothing.
 
-    Where the session was handed over, each agent is checked in what it did. Those that `agent` asks and hands over to
-    are known with it, and `others` are known too; one that is not is an `AgentUnknown`.
+    In a session that was handed over, each agent is checked on its own part. `agent`, its sub-agents, its handoff
+    targets and `others` are known; any other agent raises `AgentUnknown`.
     """
     line = await store.journal(session)
     team = {name: found for each in (*others, agent) for name, found in team_of(each).items()}
@@ -100,8 +100,6 @@ async def _before(store: Store, parent: str | None, at: int) -> Conversation:
 
 
 class _Check:
-    """Checks the turns of one session, each agent in its part."""
-
     def __init__(self, store: Store, session: str, team: Mapping[str, Agent]) -> None:
         self.found: list[TurnCheck] = []
         self._store = store
@@ -154,7 +152,7 @@ class _Check:
         return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
 
     async def _changes(self, key: str, agent: Agent, turn: OpenTurn) -> tuple[str, ...]:
-        """Differences in the request of a model call; none if the journal does not have the request."""
+        """Differences in the request of a model call; empty if the journal does not have the request."""
         if self._requests is None:
             self._requests = {found.key: found for found in await read_requests(self._store, self._session)}
         asked = self._requests.get(key)
@@ -199,7 +197,6 @@ def _finding_of_halt(reason: errors.HoldfastError, recorded: Ending | None, *, h
 
 
 def _was_stopped(ending: Ending) -> bool:
-    """Whether the turn was stopped from outside."""
     if ending.status == "limit":
         return ending.code == "deadline" or beyond_turn(ending.code)
     return ending.status == "cancelled"
@@ -210,7 +207,7 @@ def _compared_fields(ending: Ending) -> dict[str, Any]:
 
 
 class _ReplayHost:
-    """Takes the place of the drive for a turn that is only compared with its records: it performs nothing."""
+    """Stands in for the session drive in a replay check; performs nothing."""
 
     quiet = True
     tool_host = None
@@ -224,10 +221,10 @@ class _ReplayHost:
         """Drop a live event: a check has no observers."""
 
     async def attend(self) -> None:
-        """Nothing comes for the session."""
+        """Does nothing: a replay has no inbox."""
 
     async def boundary(self) -> None:
-        """Nothing else runs."""
+        """Does nothing: a replay has no other work."""
 
     async def task_for_call(self, key: str) -> str | None:
         return None  # only the journal counts
@@ -240,7 +237,7 @@ class _ReplayHost:
 
 
 class _NoRuntime:
-    """Takes the place of the `RuntimeContext` and its store in a replay check: each use of them is a bug."""
+    """Stands in for `RuntimeContext` and its store in a replay check; any use of them is a bug."""
 
     hooks = ()
     inline_budget = None

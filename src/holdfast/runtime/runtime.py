@@ -1,7 +1,7 @@
 """`Runtime`: one open store with its agents. It resumes interrupted work, drives sessions, and serves observers.
 
-`hf.open` opens a store with its agents, `hf.run` asks an agent once. Here are also the pruning by retention, and the
-check that no tool reaches the files of the store.
+`hf.open` opens a store with its agents; `hf.run` asks an agent once. This module also prunes by retention and checks
+that no tool can reach the files of the store.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ NEXT_BATCH_DELAY: Final = 1.0
 
 
 async def _prune_regularly(processes: Processes, triggers: Triggers, seconds: float) -> None:
-    """Prune processes and trigger records that are older, as long as the runtime is open."""
+    """Prune older processes and trigger records while the runtime is open."""
     while True:
         more = False
         try:
@@ -132,13 +132,13 @@ def check_workspaces(agents: Sequence[Agent], store: Path | str | None) -> None:
 
 
 def _find_remedy(workspace: str, place: str, store: str, *, hides_store: bool) -> str | None:
-    """What to do if a workspace contains a file of the store, or lies inside its folder; None if neither is so."""
+    """The remedy if a workspace contains a file of the store, or lies in its folder; None if neither is the case."""
     below = _names_below(place, workspace)
     if below is None:  # it may still be inside the folder of the mirror
         return None if _names_below(workspace, place) is None else "Give the tool another folder to work in"
     if not hides_store:
         return "Move the store out of that folder, or give the tool another one"
-    # Only the folder at the top of the workspace: the parent of a deeper one could be renamed by a command.
+    # Only the top folder of the workspace: a command could rename the parent of a deeper one.
     if len(below) > 1 and below[0] == FOLDER:
         return None
     folder = shlex.quote(f"{workspace}/{FOLDER}")
@@ -149,9 +149,9 @@ def _find_remedy(workspace: str, place: str, store: str, *, hides_store: bool) -
 
 
 def _names_below(path: str, folder: str) -> tuple[str, ...] | None:
-    """The names that lead from `folder` to `path`; None if it is not inside.
+    """The names that lead from `folder` to `path`; None if `path` is outside.
 
-    Folders are compared by identity and not only by name: a bind mount, or a file system that ignores case, gives one
+    Folders are compared by identity as well as by name: a bind mount, or a file system that ignores case, gives one
     folder several names.
     """
     names: list[str] = []
@@ -176,10 +176,10 @@ CLOSE_GRACE: Final = 4.0
 
 
 class Runtime:
-    """One open store with the agents that may run on it.
+    """One open store with the agents that may run on it; a context manager.
 
-    Use it as a context manager. Opening resumes interrupted work. Closing lets short work finish, leaves the rest where
-    it is, and takes less than five seconds; the store itself stays open. `only` names the one session to drive.
+    Opening resumes interrupted work. Closing lets short work finish, leaves the rest for the next runtime, and takes
+    less than five seconds; it does not close the store. `only` names the one session to drive.
     """
 
     def __init__(
@@ -345,8 +345,8 @@ class Runtime:
     def session(self, id: str, *, agent: Agent | str | None = None, metadata: dict[str, Any] | None = None) -> Session:
         """The session with this id. Nothing is read or written yet; without `agent`, it must exist when it is used.
 
-        `metadata` is a JSON object about the session that tools, hooks and lists can read. The first input stores it;
-        an existing session must have the same.
+        `metadata` is a JSON object that tools, hooks and lists can read. The first input stores it; an existing session
+        must have the same.
         """
         return self._sessions.handle(id, agent, metadata)
 
@@ -370,7 +370,7 @@ class Runtime:
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> TurnOutcome:
-        """Ask and wait for the answer, in a session of its own unless one is named."""
+        """Send a prompt and wait for the outcome, in a new session unless `session` names one."""
         name = f"run-{secrets.token_hex(6)}" if session is None else session
         check_id("session", name)
         # Expected before the input is accepted: the end can't be missed, and nothing has to be read.
@@ -389,10 +389,10 @@ class Runtime:
         session: str | None = None,
         **kwargs: Any,
     ) -> Process:
-        """Start a durable function. When this returns the start is durable, and the process will run to its end.
+        """Start a durable function. When this returns, the start is durable and the process will run to its end.
 
-        The same `id` with the same function and arguments is the same process, with others a `ProcessConflict`. The
-        `session` it works for gets a notification when it ends.
+        The same `id` with the same function and arguments is the same process; with others it raises `ProcessConflict`.
+        The `session` it works for gets a notification when it ends.
         """
         self._sessions.check_open()
         return await self.processes.start(process, args, kwargs, id=id, session=session)
@@ -411,9 +411,9 @@ class Runtime:
         instructions: str = "",
         key: str | None = None,
     ) -> Any:
-        """Ask a model once, without a conversation; text, or a value of the type `output`. Recorded, with its usage.
+        """Ask a model once, without a conversation; returns text, or a value of the type `output`.
 
-        The same `key` gives the recorded answer; a journal of its own keeps it.
+        The answer and its usage are recorded in a separate journal; the same `key` returns the recorded answer.
         """
         self._sessions.check_open()
         return await complete_once(self._context, CompletionRequest(model, prompt, output, instructions), key)
@@ -428,10 +428,10 @@ class Runtime:
     # ---- stopping and answering ----
 
     async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
-        """Answer a wait, or give the result of a deferred call; with `error`, say why there is none.
+        """Answer a wait, or give the result of a deferred call; `error` reports a failure instead.
 
         The first answer counts, and all callers get it: see `Settlement.won`. A forged key raises `WaitUnknown`; a
-        value that is no result of the tool `AnswerInvalid`, if the tool is known here. Approvals are answered by
+        value that the tool can't return raises `AnswerInvalid`, if the tool is known here. Approvals are answered by
         `approve` and `deny`.
         """
         answer = answer_payload(value, error)
@@ -469,7 +469,7 @@ class Runtime:
         """Let a call run once: exactly as it was shown, or with other `arguments`.
 
         `always` is a rule to store with the answer, such as `Approval.always`; calls that it allows need no approval
-        any more. `digest` makes sure that the question is still the same. The first answer counts; a late one raises
+        any more. `digest` makes sure that the question is unchanged. The first answer counts; a late one raises
         `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
         approved = await self._approvals.approve(id, by=by, arguments=arguments, always=always, digest=digest)
@@ -521,13 +521,13 @@ class Runtime:
         /,
         *,
         options: TriggerOptions | None = None,
-        **arguments: Any,  # what the target takes
+        **arguments: Any,  # the arguments of the target
     ) -> Trigger:
         """Start `target` at each occurrence of `source`, exactly once, also across restarts and processes.
 
-        `source` is `hf.cron`, `hf.interval`, `hf.watch`, `hf.webhook` or `hf.event`; `target` an agent or a session
-        (with ``prompt=``), or a process with its arguments. Texts may have placeholders such as ``{date}``. Await the
-        returned trigger to know that it is durable. The same name with another definition is its next revision.
+        `source` is `hf.cron`, `hf.interval`, `hf.watch`, `hf.webhook` or `hf.event`; `target` is an agent or a session
+        (with ``prompt=``), or a process with its arguments. Texts may have placeholders such as ``{date}``. The trigger
+        is durable once you have awaited it. The same name with another definition is its next revision.
         """
         return self.triggers.every(name, source, target, arguments, options)
 
@@ -553,7 +553,7 @@ class Runtime:
         expires: datetime | None = None,
         kind: str = "host",
     ) -> Notification:
-        """Notify a session: at the next safe point of its turn, or as a turn of its own if it is idle.
+        """Notify a session: at the next safe point of its turn, or as a new turn if it is idle.
 
         The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
         """
@@ -573,7 +573,7 @@ class Runtime:
         return found
 
     def memory(self, scope: str, *, by: str | None = None) -> Memory:
-        """The memory of a scope: texts that outlive sessions, mirrored as files beside the store.
+        """The memory of a scope: texts that outlive sessions, mirrored as files next to the store.
 
         `by` names the writer in the history.
         """
@@ -589,7 +589,7 @@ class Runtime:
             self._engine.poke(session, again=True)
 
     async def recover(self) -> list[RecoveredTask]:
-        """Recover the background calls of processes that are gone; returns them and what becomes of each.
+        """Recover the background calls of dead processes; returns each with its outcome.
 
         Opening a runtime does the same without a report. Calls of living processes are not touched.
         """
@@ -618,7 +618,7 @@ class Runtime:
         return SessionDrive(self._context, session, stops_only=stops_only) if known else None
 
     def _stopped(self, journal: str) -> None:
-        """The engine has given up a journal: tell those that wait for it."""
+        """Report that the engine has given up a journal to the callers that wait for it."""
         self._context.changes.ended(journal)
         error = self._sessions.stuck(journal)
         if error is not None and is_process_journal(journal):
@@ -638,7 +638,7 @@ def context_of(runtime: Runtime) -> RuntimeContext:
 # ---- opening ----
 
 MAX_RUNTIMES: Final = 16
-"""Runtimes of one process that may drive the same store: each polls for work and has a writer of its own."""
+"""Runtimes of one process that may drive the same store: each polls for work and has its own writer."""
 _drivers: Final = Counter[str]()
 
 
@@ -726,20 +726,23 @@ async def open(
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
-    Interrupted work is resumed at once. With `drive=False` the runtime only reads and accepts: another process works.
+    Opening resumes interrupted work at once. With `drive=False` the runtime only reads and accepts: another process
+    does the work.
+
     `can_deliver` decides whether notifications may enter a session now; call `runtime.gate_changed` when its answer may
-    have changed. Otherwise it is asked again every `gate_interval` (5 s) while notifications wait.
-    A background call whose agent is here without the tool waits for a process that has it, up to
-    `missing_tool_deadline` (24 hours).
-    Memory is mirrored as files beside the store unless `mirror` is False. `hooks` apply to all agents; they run after
-    the agent's own, so that nothing is changed behind them. `inline_budget` is the time that models wait for a tool
-    call unless the tool or the agent sets another; 0.3 s suits a person who waits for each answer.
-    `max_calls` bounds the tool calls that run at once in this process; with several runtimes the lowest bound counts.
-    `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in everything that is written; `processes`
-    are the durable functions that may run. `retention` prunes processes and trigger records that are older while the
-    runtime is open; without it all is kept.
-    `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, in dollars per
-    million tokens.
+    have changed. It is asked again every `gate_interval` (5 s) while notifications wait. A background call whose agent
+    lacks the tool here waits for a process that has it, up to `missing_tool_deadline` (24 hours). Memory is mirrored as
+    files next to the store unless `mirror` is False.
+
+    `hooks` apply to all agents and run after the agent's own, so they see the final values. `inline_budget` is how long
+    models wait for a tool call unless the tool or the agent sets another time; 0.3 s suits a person who waits for each
+    answer. `max_calls` bounds the tool calls that run at once in this process; with several runtimes the lowest bound
+    counts.
+
+    `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in all records and output; `processes` are
+    the durable functions that may run. `retention` prunes older processes and trigger records while the runtime is
+    open; without it all are kept. `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3,
+    output=15)}``, in dollars per million tokens.
     """
     if isinstance(agents, list | tuple):  # `Runtime` refuses anything else
         check_workspaces(agents, path)  # before the file is created

@@ -107,7 +107,7 @@ class Session:
         metadata: dict[str, Any] | None = None,
         untrusted: bool = False,
     ) -> Turn:
-        """Send an input. When this returns it is accepted and durable, and will be answered.
+        """Send an input. When this returns, it is durable and will be answered.
 
         The same `key` with the same content gives the same turn. With `steer` the input enters the running turn at its
         next safe point; if none is running, it begins one like any other input. `deadline` bounds the turn, from now
@@ -147,13 +147,12 @@ class Session:
         return Turn(self._context, self.id, receipt.input, receipt.head, begins=True, expected=self._expected)
 
     async def compact(self, *, key: str | None = None) -> Turn:
-        """Summarise the older part of the conversation now, before it would no longer fit.
+        """Summarise the older part of the conversation now. When this returns, the request is durable.
 
-        When this returns the request is accepted and durable. It is a turn without an input: after the turns that are
-        queued, the model of the agent writes the summary, and the outcome has its usage. If there is nothing worth
-        taking away the turn completes without a model call; if the summary fails, the turn fails with the code
-        ``no_summary`` and the context stays as it is. The history always stays. The same `key` is the same
-        request.
+        The request is a turn without an input: after the queued turns, the model of the agent writes the summary, and
+        the outcome has its usage. If the summary would save nothing, the turn completes without a model call; if the
+        summary fails, the turn fails with the code ``no_summary`` and the context is unchanged. The history is never
+        changed. The same `key` is the same request.
         """
         await self._context.store.journal(self.id)  # raises if the session does not exist: there is nothing to compact
         receipt = await self._context.sessions.accept(
@@ -214,7 +213,7 @@ class Session:
         return (await self._context.store.journal(self.id)).status
 
     async def cancel(self, reason: str = "") -> CancelStatus:
-        """Stop the running turn, or else the next one; `too_late` if there is none."""
+        """Stop the running turn, or else the next one; returns `too_late` if there is none."""
         reason = check_text("reason", reason)
         conversation = await read_conversation(self._context.store, self.id)
         if conversation.turn is not None:
@@ -225,7 +224,7 @@ class Session:
         return "too_late"
 
     async def history(self, *, at: int | None = None) -> list[Message]:
-        """All messages, oldest first, with those of the running turn; `at` shows them as of a record."""
+        """All messages, oldest first, including those of the running turn; `at` shows them as of a record."""
         if at is not None:
             check_int("record", at, least=1)
         return (await read_conversation(self._context.store, self.id, upto=at)).history
@@ -246,7 +245,7 @@ class Session:
     async def usage(self) -> list[UsageLine]:
         """Usage by model and source; the source "child" is the usage of all sub-agents.
 
-        A line without a model stands for sub-agents whose journals are damaged.
+        A line without a model is the usage of sub-agents with damaged journals.
         """
         found = await read_conversation(self._context.store, self.id)
         below = await self._context.children.below(self.id)
@@ -372,7 +371,7 @@ class Sessions:
         return self._agents.get(line.agent or "")
 
     async def agent_missing(self, session: str) -> errors.AgentMissing | None:
-        """The error for a session whose agent is not here and that no other process drives; None otherwise."""
+        """The error for a session whose agent is unknown here and that no other process drives; None otherwise."""
         if self.engine is None or self.engine.drives(session):
             return None
         try:
@@ -392,7 +391,7 @@ class Sessions:
             _runtime_log.warning(message, session, agent)
 
     async def without_agent(self) -> list[StuckProcess]:
-        """Sessions with work whose agents are not here and that no other process drives."""
+        """Sessions with work whose agents are unknown here and that no other process drives."""
         found: list[StuckProcess] = []
         after = 0
         while self.engine is not None and (page := await self._store.work(after)):
@@ -561,5 +560,5 @@ class Sessions:
 
     @property
     def crowded(self) -> bool:
-        """Whether sessions wait for room: then a call that only waits should be parked rather than kept in memory."""
+        """True if sessions wait for room: then a call that only waits should be parked rather than kept in memory."""
         return self.closed or (self.engine is not None and self.engine.crowded)

@@ -1,8 +1,7 @@
-"""The drive of one session: everything that this process does for it while it holds the lease.
+"""The drive of one session: all work that this process does for it while it holds the lease.
 
-Look at the inbox; go on with the turn that is open, or begin the next one; stop when there is nothing to do, when the
-turn waits for somebody, or when the runtime is being closed. What is cancelled, or past its deadline, ends here too,
-whatever it is doing.
+Read the inbox; continue the open turn, or begin the next one; stop when the inbox is empty, when the turn waits for an
+answer, or when the runtime closes. Cancellation and deadlines stop a turn at any point.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class InboxInput:
 
     @property
     def notifies(self) -> bool:
-        """Whether it carries notifications."""
+        """True if it carries notifications."""
         return isinstance(self.said, UserInput) and self.said.origin == "holdfast"
 
     def deadline(self, agent: Agent | None, begun: int | None = None) -> int | None:
@@ -123,9 +122,10 @@ MAX_NOTIFICATIONS: Final = 32
 
 
 def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
-    """Wrap the host's `can_deliver`; `GateInvalid` if it is no synchronous function.
+    """Wrap the host's `can_deliver`; raises `GateInvalid` unless it is a synchronous function.
 
-    Whatever is not yes or no is an error when it is said, not a yes: a coroutine that nobody awaits would be one.
+    An answer that is not a bool raises when the gate is asked, instead of counting as a yes: an unawaited coroutine is
+    truthy.
     """
     if given is None:
         return lambda _: True
@@ -168,9 +168,9 @@ TIME_BUDGET_CHECK_MS: Final = 30_000
 
 
 class SessionDrive(JournalDrive):
-    """One drive of one session, and the session as its turn sees it. Without its agent only stop requests take effect.
+    """One drive of one session, and the session as its turn sees it.
 
-    With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
+    Without its agent, or with `stops_only` (no room for another turn), only stop requests take effect.
     """
 
     def __init__(self, context: RuntimeContext, session: str, *, stops_only: bool = False) -> None:
@@ -182,7 +182,7 @@ class SessionDrive(JournalDrive):
         """The turn under way."""
         self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
         """Publish a live event."""
-        self._claimed = self._claim()  # at once, behind what is being written for the session right now
+        self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
         """The agent that has the session, also if this runtime does not have it."""
         self._tool_host: ToolHost | None = None
@@ -191,7 +191,7 @@ class SessionDrive(JournalDrive):
         self._finished = False
         self._handed = False
         """The session was handed to another agent, which goes on with the turn."""
-        # What came from outside.
+        # Inputs from outside.
         self._listener: Callable[[], None] | None = None
         self._inbox: list[InboxInput] = []
         self._taken: set[int] = set()
@@ -219,7 +219,7 @@ class SessionDrive(JournalDrive):
             self._look_soon()
 
     def _last_seen(self) -> int | None:
-        # A process that knows the agent, has room, or opens the store next, must still find what was left here.
+        # A process that knows the agent, has room, or opens the store next, must still find the inputs left here.
         if any(map(self._is_held, self._inbox)):
             return None
         return self._seen if self._finished and self._agent is not None and not self._stops_only else None
@@ -233,7 +233,7 @@ class SessionDrive(JournalDrive):
         self.context.changes.add_buffer(self._live_events)
         try:
             if lease.made is None:
-                self._news = False  # whatever comes from here on may not be in what is read now
+                self._news = False  # news from here on may not be in the page that is read now
             # Else nothing is read, and all that came since the lease was claimed is news.
             seen = self._heard if lease.made is None else lease.wakes
             conversation, pending, ready = await read_session(self._store, lease)
@@ -269,14 +269,14 @@ class SessionDrive(JournalDrive):
             await self._look()
 
     async def _goes_on(self, turn: OpenTurn | None) -> bool:
-        """Whether there is more to do after `turn` ended or was parked."""
+        """True if there is more to do after `turn` ended or was parked."""
         if self._looking is not None:
             await asyncio.gather(self._looking, return_exceptions=True)
         if self._news or self._interruption is not None or self._handed:
             return True
         if self._held_back and (turn is None or turn.parked is None):
             self._held_back = False
-            return turn is not None  # what waited behind it can be delivered now
+            return turn is not None  # inputs that waited behind it can be delivered now
         if turn is None or self._stops_only:
             return False
         if turn.parked is not None:
@@ -284,7 +284,7 @@ class SessionDrive(JournalDrive):
         return any(self._may_begin(found) for found in self._inbox)
 
     async def _rest(self) -> None:
-        """End the drive. Inputs behind a parked turn keep their deadlines as waits."""
+        """End the drive. Inputs behind a parked turn get waits for their deadlines."""
         if self._mandate is not None and self._open is None:
             await self.context.children.ended(self._mandate)
         if self._stopping:
@@ -328,7 +328,7 @@ class SessionDrive(JournalDrive):
         return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
-        """The next turn: begun by the oldest input that waits, steering or not."""
+        """The next turn, begun by the oldest input that waits, steering or not."""
         waiting = next((found for found in self._inbox if self._may_begin(found)), None)
         said = None if waiting is None else waiting.said
         if waiting is None or not isinstance(said, UserInput) or self._agent is None or self._stops_only:
@@ -349,7 +349,7 @@ class SessionDrive(JournalDrive):
         return turn, [started, admitted]
 
     def _may_begin(self, waiting: InboxInput) -> bool:
-        """Whether an input may begin a turn. A `Control` without room holds it back."""
+        """True if an input may begin a turn. A `Control` without room holds it back."""
         return isinstance(waiting.said, UserInput) and not self._is_held(waiting)
 
     def _is_held(self, waiting: InboxInput) -> bool:
@@ -384,7 +384,7 @@ class SessionDrive(JournalDrive):
     async def _act_on(self, pending: list[Input], ready: list[Notification], seen: int) -> None:
         """Sort the inbox: stop the open turn, end queued turns that are over, deliver notifications.
 
-        The open turn is the one that is open now, not the one that was when the inbox was read.
+        Uses the turn that is open now, not the one that was open when the inbox was read.
         """
         self._inbox = [
             InboxInput(found, decode_input(found.body)) for found in pending if found.input not in self._taken
@@ -403,8 +403,8 @@ class SessionDrive(JournalDrive):
 
     async def _deliver(self, ready: list[Notification]) -> None:
         idle = self._open is None and not any(isinstance(found.said, UserInput) for found in self._inbox)
-        # One that a turn carried and did not acknowledge is delivered alone, in a turn of its own: if its text is what
-        # makes turns fail, it takes no other notification and no turn of a person with it.
+        # A notification that an earlier turn took and did not acknowledge gets its own turn: if its text makes turns
+        # fail, it fails no other notification and no turn of a person.
         alone = idle and ready[0].attempts > 0
         picked = (ready[0],) if alone else choose_notices([found for found in ready if not found.attempts])
         if len(picked) < len(ready):
@@ -425,7 +425,7 @@ class SessionDrive(JournalDrive):
             self._inbox.append(InboxInput(found, said))
 
     def _may_deliver(self) -> bool:
-        """Whether notifications may enter now, into the running turn or as one of their own."""
+        """True if notifications may enter now, into the running turn or as a new one."""
         if self._agent is None or self._stops_only or self._stopping:
             return False
         if self._open is not None and (self._open.parked is not None or self._interruption is not None):
@@ -441,7 +441,7 @@ class SessionDrive(JournalDrive):
             return False
 
     def _stop_open(self) -> None:
-        """Interrupt the open turn if it was asked to stop, or its deadline has passed."""
+        """Interrupt the open turn if a stop request names it, or its deadline has passed."""
         turn = self._open
         if turn is None or self._interruption is not None:
             return
@@ -453,14 +453,14 @@ class SessionDrive(JournalDrive):
             self._interrupt(Interruption(_DEADLINE_ENDING))
 
     def _interrupt(self, found: Interruption) -> None:
-        """Stop the open turn. The first reason stays."""
+        """Stop the open turn. The first reason wins."""
         if self._interruption is None:
             self._interruption = found
         if self._concluded is not None:
             _conclude(self._concluded)
 
     def _unstarted_turns(self) -> list[UnstartedTurn]:
-        """Take turns that end unstarted, and stop requests that change nothing, out of the inbox, in one go."""
+        """Remove from the inbox, in one pass, turns that end unstarted and stop requests that change nothing."""
         turn, now = self._open, self._ledger.now()
         queued = {found.run: found for found in self._inbox if isinstance(found.said, UserInput)}
         ends: list[UnstartedTurn] = []
@@ -488,7 +488,7 @@ class SessionDrive(JournalDrive):
         return records
 
     def _set_alarm(self) -> None:
-        """Look again when the next deadline passes."""
+        """Schedule the next look at the inbox for the next deadline."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -504,12 +504,12 @@ class SessionDrive(JournalDrive):
     # ---- one turn ----
 
     async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> TurnEnded | None:
-        """Run a turn until it ends or parks; answers the end, unless it was stopped."""
+        """Run a turn until it ends or parks; returns its end unless it was stopped."""
         turn.parked = None
         self._open = turn
         run = self._turn = TurnRunner(self, self._agent, turn, self._ledger)
         run.performer.submit(first)
-        self._stop_open()  # what came while the turn was being made
+        self._stop_open()  # news that came while the turn was created
         self._set_alarm()
         ended: TurnEnded | None = None
         try:
@@ -527,7 +527,7 @@ class SessionDrive(JournalDrive):
     async def _work_on(self, run: TurnRunner, turn: OpenTurn) -> TurnEnded | None:
         work = self._work = spawn(run.finish())
         concluded = self._concluded = asyncio.get_running_loop().create_future()
-        work.add_done_callback(lambda _: _conclude(concluded))  # its own: what is abandoned may end much later
+        work.add_done_callback(lambda _: _conclude(concluded))  # abandoned work may end long after the drive
         if self._news:
             self._look_soon()
         try:
@@ -564,7 +564,7 @@ class SessionDrive(JournalDrive):
                 case BaseException() as error:
                     raise error
         except asyncio.CancelledError:
-            # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
+            # The drive itself is cancelled: nothing is recorded, and the next drive continues the turn.
             run.performer.refuse()
             await self._unwind(run, work)
             run.performer.check_halted()
@@ -581,7 +581,7 @@ class SessionDrive(JournalDrive):
             _log.warning(said, run.run, self.session)
 
     async def _break_off(self, run: TurnRunner, interruption: Interruption) -> None:
-        """End the turn where it is. Calls under way are recorded as cancelled or unknown."""
+        """End the turn at once. Calls under way are recorded as cancelled or unknown."""
         asked: list[Record] = [] if interruption.stop is None else [await self._admit(interruption.stop)]
         if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
@@ -612,7 +612,7 @@ class SessionDrive(JournalDrive):
         if self._work is not None:
             self._work.cancel()
 
-    # ---- what a turn needs ----
+    # ---- used by the turn ----
 
     @cached_property
     def waits(self) -> JournalWaits:
@@ -627,7 +627,7 @@ class SessionDrive(JournalDrive):
         return self._tool_host
 
     async def is_always_allowed(self, agent: str, subject: Subject) -> bool:
-        """Whether a person has stored a rule that allows this call."""
+        """True if a person has stored a rule that allows this call."""
         try:
             stored = await self._store.rules(agent)
         except RuleCorrupt as error:
@@ -636,7 +636,7 @@ class SessionDrive(JournalDrive):
         return is_allowed_by_stored([rule.body for rule in stored], subject)
 
     def price(self, reply: ModelReply, asked: str) -> float | None:
-        """Cost of a reply in US dollars, by the model that gave it or else the one that was asked; None if unknown."""
+        """Cost of a reply in US dollars, by the model that replied or else the one requested; None if unknown."""
         return reply_cost(reply, asked, self.context.prices)
 
     async def quarantine(self, reason: str) -> JournalCorrupt:
@@ -669,7 +669,7 @@ class SessionDrive(JournalDrive):
         self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        """Show an event that may come after this drive: in the buffer of the drive under way, or in one of its own."""
+        """Show an event that may come after this drive: in the buffer of the running drive, or in a new one."""
         changes = self.context.changes
         open_buffer = changes.buffers.get(self.session)
         buffer = open_buffer or LiveEventBuffer(self._ledger, changes)
@@ -681,7 +681,7 @@ class SessionDrive(JournalDrive):
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing has come for the session that `steering` would have to look at."""
+        """True if `steering` would find nothing new."""
         if self._news or self._inbox or self._reading.locked() or self._store.shared:
             return False
         return self._interruption is None
@@ -693,7 +693,7 @@ class SessionDrive(JournalDrive):
         if turn is None or not self._inbox:
             return []
         entering = [(found, said) for found in self._inbox if isinstance(said := found.said, UserInput) and said.steer]
-        for found, _ in entering:  # before anything is awaited: nobody else can take them
+        for found, _ in entering:  # before the first await: no other task can take them
             self._inbox.remove(found)
             self._taken.add(found.input.input)
         admitted = [await self._admit(found, turn.run) for found, _ in entering]
@@ -736,7 +736,7 @@ class SessionDrive(JournalDrive):
 
 
 def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
-    """Whether a stop request names `turn`, or an input that has entered it."""
+    """True if a stop request names `turn`, or an input that has entered it."""
     return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
 
 
@@ -790,4 +790,4 @@ class Turnstile:
 
 
 turnstiles: Final = PerLoop(Turnstile)
-"""One for each event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""
+"""One per event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

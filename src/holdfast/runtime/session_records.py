@@ -29,7 +29,7 @@ async def fetch_value(store: Store, record: Record) -> Record:
     """The record with its large value inline, if a conversation needs that."""
     if isinstance(record, Done) and record.blob is not None:
         key = keys.parse_key(record.key)
-        # Of records below a call, only these are part of the conversation.
+        # Of the records below a call, only these belong to the conversation.
         shown = is_compaction(record.key) or is_kept(record.key) or is_finish(record.key)
         if key is not None and (not key.inner or shown):
             return msgspec.structs.replace(
@@ -96,7 +96,7 @@ async def _read_lineage(store: Store, journal: str, upto: int | None, conversati
 
 
 async def _lineage(store: Store, journal: str, upto: int | None = None) -> list[tuple[Journal, int | None]]:
-    """A journal after those from which it was forked, each with the last record that counts."""
+    """A journal after its fork ancestors, each with its last record that counts."""
     line = await store.journal(journal)
     found = [(line, upto)]
     while line.parent is not None:
@@ -217,7 +217,7 @@ class _RequestReader:
             self._conversation.add(seq, record)
 
     async def _requests_of(self, record: Outcome, ask: EffectRequest) -> AsyncIterator[_Found]:
-        """Yield kind, agent, model and request, and whether the request has the recorded digest."""
+        """Yield kind, agent, model, request, and whether the request has the recorded digest."""
         key = keys.parse_key(record.key)
         if isinstance(record, Done) and is_environment(record):
             self._environments[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)

@@ -73,9 +73,9 @@ class Control:
             await emitted.cancel(reason)
 
     async def _emit(self, context: RuntimeContext, request: EmitRequest, name: str, key: str) -> Emitted:
-        """Accept a request; without room, its turn begins when there is room, and this waits until then."""
+        """Accept a request; if all slots are taken, wait until one is free and its turn can begin."""
         slots = self._slots
-        # If requests may have to wait for room, the timeout counts from the start of the turn.
+        # If requests may have to wait for a slot, the timeout counts from the start of the turn.
         session = context.sessions.handle(name, request.agent, from_start=slots is not None)
         if self.cancelled:
             raise ControlCancelled(self._reason)
@@ -225,7 +225,7 @@ class Subscription:
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended: by `stop`, by an error, or with the runtime."""
+        """True if it has ended: by `stop`, by an error, or with the runtime."""
         return self._task is None or self._task.done()
 
     async def stop(self) -> None:
@@ -296,7 +296,7 @@ class Subscription:
 
 
 def _event_classes(kind: object) -> tuple[type, ...]:
-    """The event classes of `kind`: one, a tuple or a union of them, or all for Any."""
+    """The event classes of `kind`: one class, a tuple or union of classes, or all for Any."""
     if kind is Any:
         return EVENTS
     if kind == ():

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_SESSIONS: Final = 20
 """Sessions of one process whose taint is read. A process with more counts as having read everything."""
 MAX_PROCESSES: Final = 20
-"""The same for the processes whose results it used."""
+"""The same for the processes whose results a process used."""
 _DEFERRAL: Final = f"/{DEFERRAL}"
 
 
@@ -134,7 +134,6 @@ def _with_deferral_answers(taint: Taint, records: Iterable[Record], journal: str
 
 
 def _full_taint(by: str) -> Taint:
-    """The taint of work whose reads are unknown."""
     return Taint(untrusted_input=True, private_data=True, untrusted_by=by, private_by=by)
 
 
@@ -187,7 +186,6 @@ async def _mark_below(store: Store, scope: str, folder: str) -> str | None:
 
 
 def _paths(subject: Subject) -> Iterator[str]:
-    """The files and folders in the arguments of a call."""
     for name in subject.paths:
         for path in paths_in(subject.args.get(name)):
             try:

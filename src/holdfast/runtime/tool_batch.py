@@ -1,7 +1,7 @@
 """The tool calls of one turn, in batches: answered from the journal, or performed for the first time.
 
-Only calls that read run side by side; any other runs alone, in its place, so that a crash leaves one call with an
-unknown outcome, and not a batch. A program is a call that runs alone, and makes calls of its own (`runtime.programs`).
+Only read-only calls run together; any other runs alone, in order, so that a crash leaves one call with an unknown
+outcome instead of a batch. A program is a call that runs alone and makes calls itself (`runtime.programs`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ToolBatch:
         if runner.authorizer is not None:
             numbered = enumerate(effect.calls, 1)
             await runner.authorizer.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
-        # Nothing is done before all calls of the batch fit the journal.
+        # No call begins before all calls of the batch fit the journal.
         prepared = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
         batch: dict[str, ToolCallState] = {call.key: call for call in prepared}
         if programs is not None:
@@ -147,7 +147,7 @@ class ToolBatch:
         return programs.take(call) if programs is not None and isinstance(call, PreparedCall) else call
 
     def _ask(self, number: int, ordinal: int, call: ToolCall, *, program: bool = False) -> EffectRequest:
-        """The ask of a call. The effect before its batch is the model call whose reply has it."""
+        """The request of a call. The effect before its batch is the model call that asked for it."""
         cause = Cause("model", keys.effect_key(self._run, number - 1, "model"), ordinal)
         content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
         # A program does nothing itself, but by the calls that it makes.
@@ -159,9 +159,9 @@ class ToolBatch:
     async def _perform_group(
         self, group: list[AuthorizedCall | SettledCall], batch: dict[str, ToolCallState], waits: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Perform calls that may run at once; the waits of those that were deferred, which do not hold up the others.
+        """Perform calls that may run at once; returns the waits of deferred calls, which do not hold up the others.
 
-        Raises `TurnParked` if a tool waits: the calls after it may depend on what it does next.
+        Raises `TurnParked` if a tool waits: the calls after it may depend on its next steps.
         """
         todo: list[AuthorizedCall] = []
         for state in group:
@@ -185,13 +185,13 @@ class ToolBatch:
         return deferred
 
     async def _together(self, todo: list[AuthorizedCall]) -> list[SettledCall | ParkedCall]:
-        """Perform calls side by side. A call that finishes without awaiting needs no task of its own."""
+        """Perform calls concurrently. A call that finishes without awaiting runs without a task."""
         perform, context = self._runner.perform, copy_context()
         ahead, tasks = deque(todo), list[asyncio.Task[SettledCall | ParkedCall]]()
         ended: list[SettledCall | ParkedCall] = []
 
         def begin_others() -> None:
-            # Not in the context of the call that waits: they are no part of it.
+            # Not in the context of the waiting call: they are not part of it.
             tasks.extend(context.run(self._loop.create_task, perform(call)) for call in ahead)
             ahead.clear()
 
@@ -219,7 +219,7 @@ class ToolBatch:
     async def _hand_over(
         self, agent: Agent, handoff_keys: list[str], batch: dict[str, ToolCallState], taint: Taint
     ) -> None:
-        """Let the first handoff that may take the session over, after all other calls; the others are refused."""
+        """After all other calls, perform the first handoff that is allowed; refuse the others."""
         runner, performer = self._runner, self._performer
         for key in handoff_keys:
             call = batch[key]
@@ -267,7 +267,7 @@ class ToolBatch:
             self.handed_over = True
 
     def _handoff_refusal(self, agent: Agent, to: str) -> ErrorInfo | None:
-        """Why the session can't go to the agent `to`; None if it can."""
+        """The error if the session can't go to the agent `to`; None if it can."""
         turn = self._turn
         above = () if turn.mandate is None else turn.mandate.above
         if turn.handoffs >= agent.limits.handoffs:
@@ -320,7 +320,7 @@ class ToolBatch:
             if tool and tool.read_only:
                 continue
             questions = [] if intended else self._performer.below(key, MARK)
-            if questions:  # a person was asked about it, so it was not begun
+            if questions:  # the question for a person shows that it had not begun
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
                 yield from (Cancelled(at=now, key=intent.key) for intent in intents)
                 continue
@@ -334,7 +334,7 @@ class ToolBatch:
 
 
 def _groups(states: Iterable[ToolCallState], tools: Mapping[str, AnyTool]) -> list[list[AuthorizedCall | SettledCall]]:
-    """Calls that only read run side by side; any other runs alone, in its place. Parked calls do not run."""
+    """Group read-only calls to run together; any other runs alone, in order. Parked calls do not run."""
     groups: list[list[AuthorizedCall | SettledCall]] = []
     beside = False
     for state in states:

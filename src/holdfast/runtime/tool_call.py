@@ -81,12 +81,12 @@ class PreparedCall(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def alone(self) -> bool:
-        """Whether the call must not run beside others."""
+        """True if the call must run alone."""
         return self.tool is not None and not self.tool.read_only
 
     @property
     def fresh(self) -> bool:
-        """Whether the journal does not show that the call began."""
+        """True if the journal does not show that the call began."""
         return isinstance(self.decision, Perform)
 
 
@@ -104,7 +104,7 @@ class AuthorizedCall(PreparedCall, frozen=True, eq=False):
 
     @property
     def is_made(self) -> bool:
-        """Whether nothing takes the place of the call."""
+        """True if the call is neither refused nor answered by a hook."""
         return self.refused is None and self.answer is None
 
 
@@ -127,11 +127,11 @@ class RunningCall(msgspec.Struct, frozen=True, eq=False):
     begun: bool = False
     """Its tool was called."""
     outcome_if_stopped: Outcome | None = None
-    """The outcome to record if the turn is stopped now; None: it follows from what the call did."""
+    """The outcome to record if the turn is stopped now; None: it follows from the recorded steps."""
 
 
 class SettledCall(msgspec.Struct, frozen=True, eq=False):
-    """A call with its outcome, whose value is whole, and the result that the model reads."""
+    """A call with its outcome, including large values, and the result for the model."""
 
     request: ToolCall
     key: str
@@ -159,7 +159,7 @@ def authorized(call: PreparedCall) -> AuthorizedCall:
 
 
 def settled(call: PreparedCall, outcome: Outcome) -> SettledCall:
-    """The call with its outcome, whose value must be whole."""
+    """The call with its outcome; large values must have been read."""
     return SettledCall(call.request, call.key, outcome, result_of(call.request, outcome), call.edited)
 
 
@@ -192,9 +192,9 @@ class ToolCallRunner:
         self.authorizer = authorizer
         """None where no hooks, policy or people decide about calls."""
         self._result_taints: dict[str, InputTaint] = {}
-        """The taint of results whose tools set it."""
+        """The taint that tools set on their results."""
         self._budget = budget
-        """Seconds that the model waits for a call whose tool sets no budget; then the call goes to the background."""
+        """Seconds before a call goes to the background, if its tool sets no budget."""
         self._can_spill = can_spill
         self._resumed = resumed
         """An earlier process may have sent calls of this turn to the background."""
@@ -264,7 +264,7 @@ class ToolCallRunner:
         if intents or decided:
             crash_point("tool.before_intent")
             records = [*decided, *(self._performer.intention(call.key, call.ask) for call in intents)]
-            # An approval is used up in the commit that says what it is used for.
+            # An approval is consumed in the same commit as the decision that uses it.
             self._performer.submit(records, consume=[name for call in calls for name in call.consumes])
             begun = {call.key for call in intents}
             calls = [
@@ -313,7 +313,7 @@ class ToolCallRunner:
     def _record(
         self, call: AuthorizedCall, outcome: Outcome, recorded: Callable[[], None] | None
     ) -> SettledCall | Coroutine[Any, Any, SettledCall]:
-        """Record an outcome. It is a coroutine only where something is left to wait for: most calls save that."""
+        """Record an outcome. Returns a coroutine only if something is left to wait for: most calls save that."""
         key = call.key
         crash_point("tool.before_outcome")
         self._performer.gather(outcome, self.beside.pop(key, ()))
@@ -328,7 +328,7 @@ class ToolCallRunner:
         return settled(call, outcome)
 
     async def _settle(self, call: AuthorizedCall, outcome: Outcome) -> SettledCall:
-        """Close the deferral that a call leaves behind, and read a large value."""
+        """Close the deferral of an ended call, and read a large value."""
         await self._deferrals.withdraw(call.key)
         return settled(call, await self._performer.with_value(outcome) if isinstance(outcome, Done) else outcome)
 
@@ -386,7 +386,7 @@ class ToolCallRunner:
         return await self._background_outcome(call, task, seconds)
 
     async def _made_task(self, making: Coroutine[Any, Any, str]) -> str:
-        """Make a task whole or not at all. If the turn is stopped meanwhile, the task is cancelled too."""
+        """Create a task completely or not at all. If the turn is stopped meanwhile, the task is cancelled too."""
         made = asyncio.ensure_future(making)
         try:
             return await asyncio.shield(made)
@@ -395,7 +395,7 @@ class ToolCallRunner:
             raise
 
     async def _background_outcome(self, call: PreparedCall, task: str, seconds: float | None = None) -> Outcome:
-        """The outcome here of a call that goes on in the background: the id of its task."""
+        """The outcome of a call that continues in the background: the id of its task."""
         body = msgspec.json.encode(background_answer(task, call.request.name, seconds))
         return await self._performer.succeeded(call.key, self._executor.unrecorded_ask(call), body)
 
@@ -425,7 +425,7 @@ class ToolCallRunner:
             yield self._interrupted(running, now)
 
     def give_up(self, calls: Iterable[str], now: int) -> Iterator[Record]:
-        """Outcomes for open calls that are given up while the turn goes on."""
+        """Outcomes for open calls that are given up while the turn continues."""
         for key in calls:
             running = self.open.pop(key, None)
             if running is not None:

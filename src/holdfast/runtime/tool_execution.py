@@ -67,7 +67,7 @@ _log: Final = logging.getLogger("holdfast.tools")
 
 @dataclass(slots=True)
 class SpillableCall:
-    """A call that runs in a task of its own, so that it can go on in the background."""
+    """A call that runs in its own task, so that it can continue in the background."""
 
     call: PreparedCall
     context: CallContext
@@ -89,7 +89,7 @@ class ToolExecutor:
         reads_on: bool = False,
     ) -> None:
         self._reads_on = reads_on
-        """Whether the model has the tool that reads results which were too long to show."""
+        """True if the model has the tool that reads results too long to show."""
         self._caller = caller
         self._performer = performer
         self._past = performer.past
@@ -103,10 +103,10 @@ class ToolExecutor:
     def execute(
         self, call: PreparedCall, begin: Began, budget: float | None = None, spill: Spill | None = None
     ) -> Coroutine[Any, Any, Outcome]:
-        """The outcome of a call. `begin` is called before its tool is.
+        """The outcome of a call. `begin` is called before the tool.
 
-        A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own. If
-        `spill` gives None, the call is waited for.
+        A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps. If `spill` returns
+        None, the call stays in the turn.
         """
         key, tool, bound = call.key, call.tool, call.bound
         # The tool may have returned its deferral: then only the answer is missing.
@@ -121,7 +121,7 @@ class ToolExecutor:
         crash_point("tool.before_run")
         spills = budget is not None and spill is not None
         if not spills and tool.accepts.context is None and tool.retry is None:
-            # Nothing can be recorded below it: it needs no scope for that.
+            # No steps can be recorded below it: it needs no scope for them.
             return self._settled(call, tool, begun, self._attempt(tool, bound, None))
         context = CallContext(self._caller, key, call.request.id, tool.name, idempotency=call.idempotency)
         retry = tool.retry
@@ -135,7 +135,7 @@ class ToolExecutor:
         return None if call.intended or call.key in self._deferrals.intended else call.ask
 
     async def finish(self, work: SpillableCall) -> Outcome:
-        """The outcome of a call that runs in a task of its own. Cancelling this cancels the call."""
+        """The outcome of a call that runs in its own task. Cancelling this cancels the call."""
         tool = work.call.tool
         if tool is None:
             message = f"{work.call.key!r} runs without its tool"
@@ -180,7 +180,7 @@ class ToolExecutor:
         return await self.execute(call, begin, budget, spill)
 
     async def _reconciled_outcome(self, call: PreparedCall) -> Outcome | None:
-        """The outcome of an interrupted call; None if it did not take effect. It may have been deferred by then."""
+        """The outcome of an interrupted call, possibly deferred by then; None if it did not take effect."""
         if call.key not in self._deferrals.deferred:
             return await self._reconciler.reconcile(call)
         if await self._deferrals.has_answer(call.key):
@@ -312,21 +312,19 @@ class ToolExecutor:
     # ---- results ----
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
-        """The JSON of a result as the model gets it."""
         value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is a secret, too
         if type(value) is str and len(value) > limit:
             return await self._cut(tool, value, kept, limit)
         return await self._shown(tool, self._performer.redactor.bytes(tool.as_json(value)), kept, limit)
 
     async def _shown(self, tool: AnyTool, body: bytes, kept: list[Blob], limit: int) -> bytes:
-        """JSON as the model gets it: cut if it is too long."""
         text = long_json(body, limit)
         return body if text is None else await self._cut(tool, text, kept, limit)
 
     async def _cut(self, tool: AnyTool, text: str, kept: list[Blob], limit: int) -> bytes:
-        """Keep a result that is too long in a blob, and show its ends to the model."""
+        """Keep a result that is too long in a blob, and show the model its beginning and end."""
         try:
-            # A character without an encoding is kept as its escape.
+            # A character without an encoding is kept as its escape sequence.
             blob = await self._performer.keep(await asyncio.to_thread(text.encode, "utf-8", "backslashreplace"))
         except PayloadTooLarge as error:
             return tool.as_json(cut_text(text, limit, OversizedResult(error.size, error.limit)))
@@ -335,7 +333,6 @@ class ToolExecutor:
         return tool.as_json(cut_text(text, limit, whole))
 
     async def _with_files_kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
-        """The result with files replaced by references to blobs in the store."""
         if isinstance(value, File):
             try:
                 blob = await self._performer.keep(value.data)
@@ -362,7 +359,6 @@ class ToolExecutor:
 
 
 async def _with_taint(context: CallContext, settled: Awaitable[Outcome]) -> Outcome:
-    """The outcome of a call with the taint that its tool has set."""
     outcome = await settled
     if context.taint is None or not isinstance(outcome, Done | Failed):
         return outcome
@@ -384,11 +380,11 @@ class ToolTimedOut(Exception):
     def __init__(self, tool: str, *, left: bool) -> None:
         super().__init__(tool)
         self.left = left
-        """It could not be stopped: its thread, or a function that swallows its cancellation, goes on."""
+        """The tool could not be stopped: its thread runs on, or its function swallows cancellation."""
 
 
 class _ToolEndedTask(Exception):
-    """The tool raised what only the runtime may raise in it: that is its result, and not the end of the turn."""
+    """A tool raised an exception reserved for the runtime: its call fails, and the turn goes on."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -397,9 +393,9 @@ class _ToolEndedTask(Exception):
 
 @types.coroutine
 def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, object]:
-    """Run a tool to its result. It can't end the task it runs in: neither by cancelling it, nor by `GeneratorExit`.
+    """Run a tool to its result. It can't end its task, neither by cancelling it nor by `GeneratorExit`.
 
-    A tool that goes on after it was suspended ends with `SuspensionSwallowed`. The task is never kept in a variable:
+    A tool that continues after it was suspended ends with `SuspensionSwallowed`. The task is never kept in a variable:
     its traceback would hold this frame until the garbage collector runs.
     """
     own, before, closes = 0, _cancel_requests(), False
@@ -410,7 +406,7 @@ def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, 
             release_if_held(pending, code, name)
             try:
                 given = yield pending
-            except BaseException as error:  # any exception is meant for the tool
+            except BaseException as error:  # any exception is passed to the tool
                 before, closes = _cancel_requests(), isinstance(error, GeneratorExit)
                 pending = code.throw(error)
             else:
@@ -445,7 +441,7 @@ async def _uncancel(own: int) -> None:
 
 
 def _take_back(own: int) -> Generator[Any, Any, None]:
-    """Undo the cancellations of a tool's own task by the tool; others stay."""
+    """Undo the cancellations that a tool requested of its own task; others stay."""
     return _uncancel(own).__await__()
 
 
@@ -463,7 +459,7 @@ async def _call_in_scope(tool: AnyTool, bound: Bound, context: CallContext | Non
 
 
 async def _call_with_timeout(tool: AnyTool, bound: Bound, context: CallContext | None, seconds: float) -> object:
-    """Run a call with a timeout. A call that does not end although it is cancelled is left alone, and logged."""
+    """Run a call with a timeout. A call that does not end when cancelled is abandoned and logged."""
     with CallProcesses(tool.name) as spawned:
         task = asyncio.ensure_future(_call_in_scope(tool, bound, context))
     try:

@@ -132,7 +132,7 @@ class ToolHost:
         return None
 
     async def _result_at(self, place: Place) -> bytes | None:
-        """The result of a call of the conversation, in this session or in those from which it was forked."""
+        """The result of a call of the conversation, in this session or in one from which it was forked."""
         journal: str | None = self.session
         seen: set[str] = set()
         while journal is not None and journal not in seen:

@@ -68,7 +68,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the turn completed."""
+        """True if the turn completed."""
         return self.status == "completed"
 
     @property
@@ -98,7 +98,7 @@ class TurnReader:
 
     @cached_property
     def _conversation(self) -> Conversation:
-        """The conversation since the input was accepted; not read if the drive hands the end over."""
+        """The conversation since the input was accepted; not read when the drive hands over the end."""
         conversation = Conversation(whole=self._after == 0)
         conversation.seq = self._after
         return conversation
@@ -118,7 +118,6 @@ class TurnReader:
         return None
 
     async def _check(self) -> None:
-        """Raise `TurnUnknown` unless the session has this input."""
         try:
             found = await self._store.input(self.session, self._number)
         except JournalMissing:
@@ -163,7 +162,7 @@ class TurnReader:
                 return ended.ending
 
     def is_end(self, ended: object) -> TypeGuard[TurnEnded]:
-        """Whether `ended` is the end of this turn, handed over by its drive: then nothing has to be read."""
+        """True if `ended`, handed over by the drive, is the end of this turn: nothing has to be read then."""
         if not isinstance(ended, TurnEnded) or self._number not in ended.inputs:
             return False
         self.run, self._text = ended.run, ended.text
@@ -196,8 +195,8 @@ class TurnReader:
         )
 
 
-def _typed_value(text: str, agent: Agent | None) -> Any:  # whatever type was asked for
-    """The value of a typed answer; plain JSON if the agent is not here, or has another output type by now."""
+def _typed_value(text: str, agent: Agent | None) -> Any:  # of the type that the caller expects
+    """The value of a typed answer; plain JSON if the agent is unknown here, or has another output type by now."""
     if agent is not None and agent.output is not None and agent.output.complaint(text) is None:
         return agent.output.load(text)
     return parse_answer(text)
@@ -227,7 +226,7 @@ class Turn:
         self._number = number
         self._after = after
         self._begins = begins
-        """The input was accepted and begins a turn of its own: nothing has to be looked up."""
+        """The input was accepted and begins its own turn: no lookup is needed."""
         self._expected = expected
         """The end of the turn, if the caller expected it before the input was accepted; used once."""
         self._ended: TurnEnded | None = None

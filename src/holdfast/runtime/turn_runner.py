@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 
 
 TURN_START_SUFFIX: Final = "/%begun"
-"""Key suffix of the record of what the `before_turn` hooks decided."""
+"""Key suffix of the record with the decision of the `before_turn` hooks."""
 _NO_INPUTS: Final = Inputs()
 _reason_decoder: Final = msgspec.json.Decoder(str | None)
 
 
 class TurnRunner:
-    """Runs one turn from its beginning, or from where its records end, as long as one agent has it.
+    """Runs one turn from its beginning, or from the end of its records, while one agent has it.
 
-    A `strict` run performs nothing and only follows the records. `until` is the effect after which the records say that
-    the agent has handed the turn over.
+    A `strict` run performs nothing and only follows the records. `until` is the effect after which, by the records, the
+    agent handed the turn over.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class TurnRunner:
             state = self._state = respond(state, effect.id, response)
 
     def _require_mode(self) -> None:
-        """Raise `ModeUnavailable` if the agent, defined for another mode today, can't go on in the mode of the turn."""
+        """Raise `ModeUnavailable` if the agent, now defined for another mode, can't continue the turn in its mode."""
         agent = self._agent
         if agent is None or agent.mode == "tools":
             return
@@ -254,12 +254,12 @@ class TurnRunner:
             raise ModeUnavailable(self.run, agent.name, agent.mode, str(error)) from error
 
     def _check_stopped(self) -> None:
-        """Stop here if the turn is over: a tool or a model may have swallowed the cancellation."""
+        """Cancel a turn that is over but still runs, because a tool or a model swallowed the cancellation."""
         if self.stopped or self.performer.over:
             raise asyncio.CancelledError
 
     def _take_in_taint(self, turn: OpenTurn) -> None:
-        """Take in the taint of earlier turns: what they read is in the conversation, or in a summary of it."""
+        """Take in the taint of earlier turns: the conversation, or its summary, holds the data they read."""
         if self._agent is not None and self._tainted and turn.heard:
             self._taint = self._taint.joined(prepare(self._agent).taint_of_tools(turn.heard, self._host.session))
         if turn.noticed:
@@ -281,7 +281,7 @@ class TurnRunner:
         return results
 
     async def _find_exhausted_limit(self, within: Consumption, ahead: Consumption) -> OutOf | None:
-        """The limit without room for `ahead`, after what the batch under way has used `within` so far."""
+        """The limit without room for `ahead`, after the usage `within` of the current batch."""
         state = self._current
         if state is None or self._strict:
             return None
@@ -292,7 +292,7 @@ class TurnRunner:
         return await self._budgets.find_exhausted_in_batch(used, within, ahead)
 
     async def _find_exhausted_budget(self, usage: Usage, cost: float | None) -> OutOf | None:
-        """The budget without room for the next model call, after what compaction for that call used."""
+        """The budget without room for the next model call, after the compaction for that call."""
         state = self._current
         if state is None:
             return None
@@ -307,7 +307,7 @@ class TurnRunner:
         return None if self._budgets is None else await self._budgets.find_exhausted_time()
 
     def _can_spill(self) -> bool:
-        """Whether one more call may go on in the background."""
+        """True if one more call may go to the background."""
         most = None if self._agent is None else self._agent.limits.background
         if most is not None:
             used = 0 if self._state is None else self._state.used.background
@@ -317,7 +317,9 @@ class TurnRunner:
         return shared is None or self._call_runner.spilled < shared
 
     async def _denied_by_hooks(self, turn: OpenTurn) -> Ending | None:
-        """Run the `before_turn` hooks, or read what they decided; returns an ending if one of them denied the turn."""
+        """Run the `before_turn` hooks, or read their recorded decision; returns an ending if one of them denied the
+        turn.
+        """
         known = self.performer.below(turn.run, TURN_START_SUFFIX)
         if not known and not turn.records and not self._strict:
             denied = await self._run_before_turn(turn)
@@ -352,7 +354,6 @@ class TurnRunner:
         return reason
 
     def _take_in_inputs(self, messages: Iterable[UserMessage]) -> None:
-        """Take in the taint of inputs."""
         for message in messages:
             taint = self._turn.taints.get(message.id)
             if taint is not None:
@@ -372,7 +373,7 @@ class TurnRunner:
                     await self._hook_runner.observe("on_notification", message.text)
 
     def _expect(self, number: int, name: keys.EffectName) -> str:
-        """The key of an effect. Stops the turn if another effect is recorded under this number."""
+        """The key of an effect. Halts the turn if another effect is recorded under this number."""
         key = keys.effect_key(self.run, number, name)
         if number > self._last:
             return key
@@ -385,7 +386,7 @@ class TurnRunner:
         return key
 
     def _is_passed(self, effect: Checkpoint) -> bool:
-        """Whether a new checkpoint has nothing to do: no input has come, and there is no note. Most are like that."""
+        """True if a new checkpoint has nothing to do: no input and no note. Most are like that."""
         if effect.id <= self._last or effect.note is not None or effect.advice is not None:
             return False
         return self._host.quiet and not (self._budgets is not None and self._budgets.counts_steps)
@@ -496,7 +497,7 @@ class TurnRunner:
             yield from self._programs.left_over(now)
         yield from tool_batch.left_over(now, resumed=self._state is not None)
 
-    # ---- what tools may use ----
+    # ---- used by tools ----
 
     def note(self, record: Record) -> None:
         self.performer.submit([record], patient=True)

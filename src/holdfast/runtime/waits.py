@@ -1,4 +1,4 @@
-"""Waits: the one path on which a turn, a background call or a process waits for something outside. It may take days.
+"""Waits: the one path on which a turn, a background call or a process waits for an outside answer, perhaps for days.
 
 `JournalWaits` opens, reads and closes the waits of one journal. Approvals, deferrals, reconciliation, pauses of
 programs and `ctx.wait` of tools (`ToolWaits`) all go through it.
@@ -58,7 +58,7 @@ class JournalWaits:
         return wait
 
     async def find(self, name: str) -> Wait | None:
-        """The wait as it is stored; None if there is none. A broken seal quarantines the journal."""
+        """The stored wait, or None. A broken seal quarantines the journal."""
         return await self._store.wait(self._journal, name)
 
     async def close(self, name: str) -> None:
@@ -71,7 +71,7 @@ class JournalWaits:
         return self._store.wait_token(self._journal, name)
 
     async def any_ended(self, names: Iterable[str]) -> bool:
-        """Whether one of these waits was answered, closed, or is overdue."""
+        """True if one of these waits was answered, closed, or is overdue."""
         for name in names:
             wait = await self._store.wait(self._journal, name)
             if wait is None or wait.state != "open" or self._is_overdue(wait):
@@ -119,7 +119,7 @@ class ToolWaits:
             info = ErrorInfo(state, f"the wait was {state}" if failure is None else failure)
             outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=info)
         self._performer.submit([outcome])
-        # From here on the tool may act on the answer: an interruption is no suspension any more.
+        # From here on the tool may act on the answer: an interruption no longer suspends it.
         await self._performer.settle()
         return await self._answer(name, outcome)
 

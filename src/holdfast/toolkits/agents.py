@@ -32,7 +32,7 @@ _DIGEST_LENGTH: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class SubAgentRequest:
-    """One piece of work for a sub-agent."""
+    """One task for a sub-agent."""
 
     agent: str
     prompt: str

@@ -57,7 +57,7 @@ class MemoryChanged(PathError, WorldError):
 
 
 class OutcomeUnclear(PathError, WorldError):
-    """It is unknown whether an interrupted command was carried out: the file has changed too often since."""
+    """An interrupted command may have been carried out: the file has changed too often since to find out."""
 
     text = "whether {path} was changed by an interrupted call can't be told; view it"
 
@@ -71,13 +71,13 @@ SUFFIX: Final = ".md"
 
 @dataclass(frozen=True, slots=True)
 class MemoryPath:
-    """An entry, or all entries whose key begins like a folder. An empty key is the root."""
+    """An entry, or all entries with keys that begin like a folder. An empty key is the root."""
 
     key: str
     is_folder: bool = False
-    """It can only be a folder."""
+    """The path can only be a folder."""
     is_file: bool = False
-    """It can only be a file."""
+    """The path can only be a file."""
 
     @property
     def prefix(self) -> str:
@@ -312,7 +312,7 @@ class MemoryCommands:
             else:
                 return _deleted(path_of_key(place.key))
         if await self._memory.list(place.prefix, limit=1) or await self._memory.damaged(place.prefix):
-            raise NotDone  # what is left is deleted now
+            raise NotDone  # delete the rest now
         return _deleted(path)
 
     async def _find_renamed(self, old: str, new: str) -> str:
@@ -364,8 +364,8 @@ def memory(
 ) -> tuple[AnyTool, ...]:
     """Let an agent remember: makes the tool `memory`, with the commands that models know.
 
-    `source` is a scope, a memory, or a function that returns one of these for a call, so that each customer may have
-    its own. With `write=False` the agent can only view. Each change names the call that made it.
+    `source` is a scope, a memory, or a function that returns one of these for a call, for example one scope per
+    customer. With `write=False` the agent can only view. Each change names the call that made it.
     """
     if isinstance(source, str):
         check_name("memory scope", source)

@@ -109,7 +109,7 @@ class ProjectReader:
 
 
 def fit_files(found: Sequence[ProjectFile | WithheldFile], room: int) -> list[ProjectFile | WithheldFile]:
-    """Keep what fits into `room`: files further away are left out first."""
+    """Keep the files that fit into `room`; those further away are left out first."""
     kept: list[ProjectFile | WithheldFile] = []
     for one in reversed(found):
         if isinstance(one, ProjectFile):
@@ -149,7 +149,7 @@ def project(
 
     It returns the files called `name` from `root` down to the path that the agent works on. They are data of the
     workspace, marked as such, and grant no permission. The kernel keeps every open below `root`; a file with several
-    names is not shown unless `hard_links` is set.
+    names is shown only if `hard_links` is set.
     """
     bounds = ProjectLimits() if limits is None else limits
     if not isinstance(bounds, ProjectLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped

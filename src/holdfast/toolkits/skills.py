@@ -207,7 +207,6 @@ def _parse_fields(text: str, place: str) -> dict[str, _FrontField]:
 
 
 def _field_text(fields: dict[str, _FrontField], name: str, place: str) -> str:
-    """A field as text on one line."""
     field = fields.get(name)
     if field is None:
         raise SkillInvalid(place, f"its front matter has no field {name!r}")
@@ -264,7 +263,7 @@ WALK_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One skill. `folder` is the open directory that contains the skill's own."""
+    """One skill. `folder` is the open directory that contains the skill's directory."""
 
     front: FrontMatter
     folder: Workspace
@@ -327,7 +326,7 @@ class SkillLibrary:
         return skill
 
     def _files(self, skill: Skill) -> tuple[list[str], bool]:
-        """The files of a skill except its SKILL.md, and whether there are more than the limit."""
+        """The files of a skill except its SKILL.md; True if the limit cut the list."""
         name = skill.front.name
         walk = DirectoryWalk(skill.folder, SKIPPED, WALK_SECONDS, self._limits.entries)
         found: list[str] = []
@@ -353,7 +352,7 @@ class SkillLibrary:
             yield Skill(self._read_front_matter(folder, name, f"{label}/{name}/{SKILL_FILE}"), folder, label)
 
     def _names(self, folder: Workspace, label: str) -> list[str]:
-        """The subfolders of a folder. Files and hidden folders are no skills."""
+        """The subfolders of a folder. Files and hidden folders are not skills."""
         walk = DirectoryWalk(folder, (), WALK_SECONDS, self._limits.entries)
         with folder.directory(b".", label) as below:
             entries = list(walk.entries(below, recursive=False))
@@ -377,7 +376,7 @@ class SkillLibrary:
 
 
 def _is_folder(folder: Workspace, entry: WalkEntry, label: str) -> bool:
-    """Whether an entry is a folder, or a link to one that stays inside."""
+    """True if an entry is a folder, or a link to one that stays inside."""
     if not stat.S_ISLNK(entry.mode):
         return stat.S_ISDIR(entry.mode)
     with _as_skill_error(f"{label}/{entry.shown}"), suppress(WrongKind), folder.directory(entry.path, entry.shown):
@@ -387,7 +386,6 @@ def _is_folder(folder: Workspace, entry: WalkEntry, label: str) -> bool:
 
 @contextmanager
 def _as_skill_error(place: str) -> Generator[None]:
-    """Turn errors of files into errors about the skill."""
     try:
         yield
     except SkillInvalid:
@@ -414,7 +412,7 @@ _AROUND: Final = 500
 def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: bool = False) -> tuple[AnyTool, ...]:
     """Tools that load skills on demand: the folders in `folders` that have a ``SKILL.md``.
 
-    The model sees the names and descriptions of now; the tools read instructions and files when the model asks for
+    The model sees the current names and descriptions; the tools read instructions and files when the model asks for
     them. The agent trusts these folders like its own instructions, so it should not be able to write there. The kernel
     keeps every open below the folder; a file with several names is refused unless `hard_links` is set.
     """

@@ -91,7 +91,6 @@ def _tool(state: ProcessState) -> str:
 
 
 def _one_line(text: str, width: int = _NOTE) -> str:
-    """A text from outside, on one line."""
     flat = " ".join(text[: 4 * width].split())
     return flat if len(flat) <= width and len(text) <= 4 * width else f"{flat[: width - 3]}..."
 
@@ -121,7 +120,7 @@ async def list_tasks(ctx: CallContext, limit: Annotated[int, Field(ge=1, le=MOST
 
 
 async def _line(host: ToolHost, id: str, now: int) -> str:
-    """One task; a damaged one must not hide the others."""
+    """One task as a line; a damaged one must not hide the others."""
     try:
         return summary_line(await host.glance_task(id), now)
     except StoreError:
@@ -216,7 +215,7 @@ async def _task(host: ToolHost, id: str) -> ProcessState:
 
 
 async def _read_whole_result(host: ToolHost, state: ProcessState) -> bytes | None:
-    """The whole result of a task, also if the model was shown only its ends."""
+    """The whole result of a task, even if the model has seen only its beginning and end."""
     outcome = state.outcome
     if not isinstance(outcome, Done):
         return None

@@ -179,7 +179,6 @@ async def cancel_timer(ctx: CallContext, id: Annotated[int, Field(ge=1)]) -> str
 
 
 async def _state(host: ToolHost, id: int) -> str:
-    """The state of a timer of this session."""
     try:
         found = await host.store.notification(id)
     except NotificationUnknown:

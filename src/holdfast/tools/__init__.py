@@ -62,7 +62,7 @@ __all__ = [
 
 TOOLKITS: Final = ("files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web")
 """Functions that make the tools of one toolkit; each has its own module."""
-if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
+if not TYPE_CHECKING:  # type checkers see only the imports above
 
     def __getattr__(name: str) -> object:
         if name not in TOOLKITS:

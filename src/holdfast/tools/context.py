@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretAccess
 
     CallHost: TypeAlias = TurnRunner | TaskRun
-    """The turn or background task on whose behalf a tool runs."""
+    """The turn or background task for which a tool runs."""
 
 
 class RuntimeMissing(UsageError):
@@ -88,9 +88,9 @@ class Context(EffectContext):
         return await super().step(name, function, *args, **options)
 
     async def _enter(self) -> None:
-        """Wait while the call moves, so that all of it is recorded in one place.
+        """Wait while the call moves, so that all its records go to one journal.
 
-        A suspended call has nothing more to do: it runs again from its beginning.
+        A suspended call raises here: it runs again from its beginning.
         """
         if self._left is not None:
             await self._suspension.refuse(Suspended(*self._left))
@@ -118,10 +118,7 @@ class Context(EffectContext):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the turn was stopped or its runtime closed.
-
-        A plain function polls it: its thread can't be stopped.
-        """
+        """True if the turn was stopped or its runtime closed. A sync function polls it: its thread can't be stopped."""
         return self._caller.stopped or self._caller.performer.cancelled
 
     @property
@@ -139,7 +136,7 @@ class Context(EffectContext):
         """Wait for an answer from outside: an approval, a webhook, another system. It may take days.
 
         The wait holds no memory: the runtime leaves the tool at this point, and runs it again from its beginning when
-        the answer is there. Put effects before the wait that must not happen twice into `step`. Raises `WaitExpired` if
+        the answer has come. Put effects before the wait that must not happen twice into `step`. Raises `WaitExpired` if
         no answer comes within `timeout`.
         """
         await self._enter()
@@ -156,12 +153,12 @@ class Context(EffectContext):
         timeout: timedelta | float = DEFERRAL_TIMEOUT,
         default: Any = NO_DEFAULT,  # any JSON value
     ) -> Deferred[Any]:
-        """Let the result of this call come later from outside: pass on the `key`, and return the deferral.
+        """Let this call be answered later, from outside: pass on the `key`, and return the deferral.
 
-        ``pending = await ctx.defer(timeout=timedelta(days=2))``, send ``pending.key`` somewhere, ``return pending``.
-        `runtime.resolve(key, value)` gives the result, also before the tool has returned; the tool does not run again.
-        The wait holds no memory. After `timeout` (7 days), the result is `default`, or an error. A call has one
-        deferral: a second request returns the same.
+        ``pending = await ctx.defer(timeout=timedelta(days=2))``, send ``pending.key`` to the other system, ``return
+        pending``. `runtime.resolve(key, value)` gives the result, also before the tool has returned; the tool does not
+        run again. The wait holds no memory. After `timeout` (7 days), the result is `default`, or an error. A call has
+        one deferral: a second request returns the same.
         """
         await self._enter()
         return await self._caller.deferrals.defer(self.key, timeout, default)
@@ -169,18 +166,18 @@ class Context(EffectContext):
     async def attach(
         self, data: bytes | Path | str | AsyncIterable[bytes], *, media_type: str | None = None, name: str | None = None
     ) -> Attachment:
-        """Keep bytes, or the file at a path, for the session of this call; a tool may return it, as it may a `File`.
+        """Keep bytes, or the file at a path, for the session of this call; a tool may return it, like a `File`.
 
-        Bytes may come in parts, as an async iterable. The first bytes show the media type; a different `media_type` is
-        a `MediaTypeMismatch`.
+        Bytes may come in parts, as an async iterable. The first bytes show the media type; a different `media_type`
+        raises `MediaTypeMismatch`.
         """
         return await self._host.attach(data, media_type, name)
 
     async def attachment(self, given: Attachment | str) -> bytes:
-        """The bytes of an attachment, by itself or by its digest, if the session of this call may read it.
+        """The bytes of an attachment, or of its digest, if the session of this call may read it.
 
-        It may read attachments sent to it, made by its tools and tasks, or put for it. Any other is an
-        `AttachmentUnknown`, whether it exists or not.
+        That is any attachment sent to it, made by its tools and tasks, or put for it. Any other raises
+        `AttachmentUnknown`, existing or not.
         """
         return await self._host.attachment(given if isinstance(given, str) else given.digest)
 
@@ -206,7 +203,7 @@ class CallContext(Context):
     taint: InputTaint | None = vars(Context)["_taint"]
     """The taint of the result, if a tool of Holdfast sets it; None: the tool's definition decides."""
     used: bool = vars(Context)["_used"]
-    """Whether the call has used steps or waits, which are recorded where it began."""
+    """True if the call has used steps or waits, which are recorded where it began."""
 
     def hold(self) -> None:
         """Hold steps and waits: the call is about to move to the background."""
@@ -231,6 +228,6 @@ class CallContext(Context):
             await asyncio.shield(self._moving)
 
     def waited(self, name: str) -> bool:
-        """Whether this call was suspended at the next wait called `name` before, and must reach it again."""
+        """True if this call was suspended at its next wait called `name` before, and must reach it again."""
         below = f"{self._place.path}/{segment(name, self._waits.get(name, 0) + 1)}"
         return self._caller.performer.recorded(below) is not None

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.tools.schema import ParameterSchema
 
 
-# ---- what calls of a tool touch ----
+# ---- subjects of calls ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Reach:
     private: bool = False
     """Its results are private data."""
     external: bool | None = None
-    """It reaches outside, where others may read it or be acted upon. None: it does unless it is `read_only`."""
+    """The tool reaches outside, where others may read its requests or be affected. None: unless it is `read_only`."""
     paths: tuple[str, ...] = ()
     base: str | None = None
     """The folder of relative paths."""
@@ -127,7 +127,7 @@ class Complaint(msgspec.Struct, frozen=True):
 class Tool(Generic[P, R]):
     """A function that a model may call. Calling the tool calls the function itself.
 
-    `read_only`, `idempotent` and `destructive` mean what they mean in MCP; `destructive` is None if undeclared.
+    `read_only`, `idempotent` and `destructive` mean the same as in MCP; `destructive` is None if undeclared.
     `reconcile` finds out after a crash whether an interrupted call took effect. See `tool` for the other options.
     """
 
@@ -151,9 +151,9 @@ class Tool(Generic[P, R]):
     on_interrupt: OnInterrupt
     """The model or a person decides about an interrupted call of unknown effect."""
     untrusted: bool
-    """Whether strangers write its results."""
+    """True if strangers write its results."""
     polling: bool
-    """Whether it is meant to be called repeatedly with the same arguments."""
+    """True if models call it repeatedly with the same arguments."""
     spec: ToolSpec
     """The tool as the model sees it."""
     digest: str
@@ -164,9 +164,9 @@ class Tool(Generic[P, R]):
     version: str | None = None
     """Replaces the digest of its code in approvals."""
     repeat: Repeat = field(init=False)
-    """Whether a call that was begun and has no outcome may be repeated."""
+    """The rule for repeating a call that began and has no outcome."""
     on_loop: bool = field(init=False)
-    """Whether the function is async and runs on the event loop; any other runs in a thread."""
+    """True if the function is async and runs on the event loop; any other runs in a thread."""
 
     def __post_init__(self) -> None:
         repeat = Repeat.FREE if self.read_only else Repeat.KEYED if self.idempotent else Repeat.NEVER
@@ -256,7 +256,7 @@ class Tool(Generic[P, R]):
             return encode_value(value)
         except InvalidValue as error:
             raise InvalidValue(error.path, f"{error.reason} ({ran})") from error
-        except Exception as error:  # the value may run code of its own when it is read
+        except Exception as error:  # reading the value may run its code
             raise InvalidValue("$", f"{describe_error(error)} ({ran})") from error
 
 
@@ -292,7 +292,7 @@ class Deferred(Generic[R]):
         self.due = due
         """Deadline in wall milliseconds."""
         self.call = call
-        """The call whose result it is."""
+        """The call that the deferral will answer."""
         self.default = default
 
     def __repr__(self) -> str:
@@ -388,7 +388,7 @@ def check_reconcile(reconcile: object, parameters: Iterable[str], label: str) ->
     try:
         signature = inspect.signature(reconcile)
     except (TypeError, ValueError):
-        return  # a function that does not show what it takes
+        return  # a function without a readable signature
     try:
         signature.bind(ctx=None, **dict.fromkeys(parameters))
     except TypeError as error:
@@ -733,7 +733,7 @@ def flatten_tools(given: object) -> tuple[AnyTool, ...]:
 
 
 def _distinct(tools: tuple[AnyTool, ...]) -> tuple[AnyTool, ...]:
-    """Each tool once. Two different tools can't have one name."""
+    """The tools without repetitions; two different tools with one name raise `ToolInvalid`."""
     found: dict[str, AnyTool] = {}
     for each in tools:
         if found.setdefault(each.name, each) != each:
@@ -754,11 +754,11 @@ _SCALARS: Final = (str, bytes, int, float, complex, bool, type(None), type(...))
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """SHA-256 of the code of a function and of the functions that it runs and that belong to it.
+    """SHA-256 of the code of a function and of the functions of its module that it uses.
 
-    Those are the functions that it closes over or wraps (also inside partials), functions of its own module that it
+    These are the functions that it closes over or wraps (also inside partials), functions of its own module that it
     names, and, for a bound method, methods and properties of its class that it names. All functions of a class of its
-    own module count, where it names or closes over that class or an object of it.
+    own module count if it names or closes over that class or an object of it.
     """
     reader = _CodeWalker()
     reader.add(function, None)
@@ -851,7 +851,7 @@ def _names_in(function: FunctionType, owner: type | None) -> Iterator[tuple[obje
 
 
 def _is_defined_in(value: object, module: object) -> bool:
-    """Whether a module defines the function. A decorator from another module keeps the name of its module."""
+    """True if a module defines the function. A decorator from another module keeps the name of its module."""
     function = _function_of(value, None)[0]
     return function is not None and module in {function.__module__, function.__globals__.get("__name__")}
 
@@ -908,7 +908,7 @@ def _describe_code(code: CodeType) -> tuple[object, ...]:
 def _constant(value: object) -> tuple[object, ...]:
     if isinstance(value, CodeType):
         return _describe_code(value)
-    if isinstance(value, frozenset):  # in an order of its own
+    if isinstance(value, frozenset):  # sets have no stable order
         return ("frozenset", sorted(map(repr, map(_constant, cast("Iterable[object]", value)))))
     if isinstance(value, tuple):
         return ("tuple", [_constant(part) for part in cast("Iterable[object]", value)])

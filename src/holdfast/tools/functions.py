@@ -162,7 +162,7 @@ class LoopCalls:
         self._tools: dict[Callable[..., Any], SlotGate] = {}
         self.threads = asyncio.Semaphore(MAX_THREADS)
         self.running: dict[object, tuple[str, Callable[..., object] | None]] = {}
-        """Running calls, each with the name of its tool and its function, whose code the watchdog recognizes."""
+        """Running calls, each with its tool's name and its function: the watchdog recognizes the function's code."""
         self.watchdog: _Watchdog | None = None
         self.watchers = 0
 
@@ -237,7 +237,7 @@ class ProcessInfo(NamedTuple):
     group: int
     session: int
     began: int
-    """In ticks since boot. With its pid, it identifies one process for ever."""
+    """In ticks since boot. Together with the pid, it identifies one process for ever."""
 
 
 def find_process_tree(roots: Collection[int], table: Mapping[int, ProcessInfo], me: int) -> set[int]:
@@ -276,9 +276,9 @@ class CallProcesses:
             sys.addaudithook(_audit)
         self.name = name
         self.stopped = False
-        """It may start nothing more."""
+        """The call may start no more processes."""
         self.abandoned = False
-        """It left a thread behind that could not be stopped."""
+        """The call left a thread behind that could not be stopped."""
         self._parent = _call.get()
         self._programs: list[subprocess.Popen[Any]] = []
 
@@ -304,7 +304,7 @@ class CallProcesses:
 
     @property
     def refused(self) -> bool:
-        """Whether this call, or one around it, was stopped."""
+        """True if this call, or one around it, was stopped."""
         return self.stopped or (self._parent is not None and self._parent.refused)
 
     def stop(self) -> int:
@@ -378,7 +378,7 @@ def _kill(pid: int) -> bool:
 
 
 def _send_signal(pid: int, process: ProcessInfo, number: signal.Signals) -> bool:
-    """Signal this very process, and no other that reuses its pid; whether that was possible."""
+    """Signal exactly this process, never another that reuses its pid; False if that was impossible."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
@@ -472,7 +472,7 @@ async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *,
 
 
 class _ThreadCall:
-    """One call in a thread, seen from the event loop."""
+    """One call in a thread, as the event loop sees it."""
 
     __slots__ = ("_begun", "_finished", "_slots", "_spawned", "ended", "loop", "name", "place")
 
@@ -487,7 +487,7 @@ class _ThreadCall:
         self._finished = False
 
     def over(self) -> None:
-        """In the thread: the function has ended."""
+        """Called in the thread when the function has ended."""
         with _lock:
             self._finished = True
             left = _abandoned.pop(id(self), None)
@@ -565,7 +565,7 @@ def describe_block(
 
 @contextmanager
 def watch_event_loop() -> Generator[None]:
-    """Watch this event loop inside the block, and log what blocks it. One thread watches for all callers."""
+    """Watch this event loop inside the block, and log the code that blocks it. One thread watches for all callers."""
     here = calls_here()
     here.watchers += 1
     if here.watchdog is None:
@@ -660,7 +660,7 @@ async def invoke_function(function: Callable[..., Any], kwargs: dict[str, Any], 
                 value = await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
             return value if type(value) in _PLAIN else await _collect(value, name)
         except SystemExit as error:
-            # One tool must not take all other sessions of the process with it.
+            # One tool must not end all other sessions of the process.
             message = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
             raise RuntimeError(message) from error
         except asyncio.CancelledError:
@@ -676,7 +676,7 @@ def _is_pending(value: object) -> bool:
 
 
 def _is_cancelled() -> bool:
-    """Whether the current task is being cancelled.
+    """True if the current task is being cancelled.
 
     A local in the caller's frame would keep the task alive in a cycle.
     """
@@ -696,7 +696,7 @@ async def _collect(value: object, name: str) -> object:
             found.append(item)
             _check_count(len(found))
         return found
-    if _is_iterator(value):  # what comes out of it is made as it is read: not on the event loop
+    if _is_iterator(value):  # an iterator runs code when it is read: not on the event loop
         return await run_in_thread(_read_items, {"items": value}, name=name)
     return value
 

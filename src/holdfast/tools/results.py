@@ -107,7 +107,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def _class_name(error: BaseException) -> str:
-    # Not `__name__` as the class gives it: a metaclass may answer anything.
+    # Not `error.__class__.__name__`: a metaclass may return anything.
     name = cast("str", type.__dict__["__name__"].__get__(type(error)))
     return printable(name[:MAX_NAME])
 
@@ -155,9 +155,9 @@ class OversizedResult(msgspec.Struct, frozen=True):
 
 
 def cut_text(text: str, limit: int, whole: KeptResult | OversizedResult | None = None) -> str:
-    """Cut `text` in its middle to `limit` characters; it stays the same if it fits.
+    """Cut `text` in its middle to `limit` characters; a text that fits is unchanged.
 
-    `whole` tells where the rest is kept, or why it is not; None if no tool reads it.
+    `whole` is the place of the full text, or the reason why it is not kept; None if the model has no tool to read it.
     """
     length = len(text)
     if length <= limit:
@@ -171,7 +171,7 @@ def cut_text(text: str, limit: int, whole: KeptResult | OversizedResult | None =
 
 
 def is_boundary(text: str, at: int) -> bool:
-    """Whether a cut before the character at `at` leaves every visible character whole."""
+    """True if a cut before the character at `at` leaves every visible character whole."""
     if at <= 0 or at >= len(text):
         return True
     before, after = text[at - 1], text[at]
@@ -232,7 +232,7 @@ class ShownOutput(msgspec.Struct, frozen=True):
     left_out: int
     """Bytes that are not shown."""
     replaced: bool
-    """Whether some shown bytes were not UTF-8."""
+    """True if some shown bytes were not UTF-8."""
 
 
 class OutputClip:
@@ -286,7 +286,7 @@ class OutputNotes:
         self._data = b""
 
     def add(self, chunk: bytes) -> None:
-        """Add the next bytes. Of a flood, only the end is kept."""
+        """Add the next bytes; only the last ones are kept."""
         self._data = (self._data + chunk)[-4 * self._limit :]
 
     def take(self) -> str | None:
@@ -333,7 +333,7 @@ def _trim_tail(tail: bytes) -> bytes:
     return tail[_next_character(tail, 0) :]
 
 
-# ---- text in what a tool returned ----
+# ---- text in results of tools ----
 
 _CONTROLS: Final = bytes({*range(32)} - {*b"\t\n\r\f\b\x1b"})
 
@@ -366,7 +366,7 @@ def long_json(body: bytes, limit: int) -> str | None:
 
 
 def _is_binary(sample: bytes) -> bool:
-    """Whether more than a tenth of the bytes are foreign to text."""
+    """True if more than a tenth of the bytes never occur in text."""
     strange = len(sample) - len(sample.translate(None, _CONTROLS))
     wrong = sample.decode("utf-8", "replace").count("\ufffd")
     return strange + wrong > 0.1 * len(sample)

@@ -141,7 +141,7 @@ def _read_parameter(parameter: inspect.Parameter, label: str, names: dict[str, A
     if parameter.annotation is parameter.empty:
         hint = "; make a tool of the bound method instead" if parameter.name in {"self", "cls"} else ""
         raise ToolInvalid(label, parameter.name, f"it has no annotation{hint}")
-    # One at a time, so that an error names its parameter, and the return type need not exist at run time.
+    # One by one, so that an error names its parameter, and the return type need not exist at run time.
     try:
         resolved = _resolve_hint(parameter.annotation, names)
     except Exception as error:
@@ -162,7 +162,7 @@ def _resolve_hint(annotation: Any, names: dict[str, Any]) -> Any:  # annotations
 
 
 def _is_context(hint: object) -> bool:
-    """Whether the annotation is `Context` or `Context | None`."""
+    """True if the annotation is `Context` or `Context | None`."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _is_context(get_args(hint)[0])
@@ -268,7 +268,7 @@ class _Nulls(msgspec.Struct, frozen=True):
 
 
 _Written = tuple[dict[str, Any], _Nulls | None, bool]
-"""One node: its schema, the nulls in it, and whether it may be null."""
+"""One node: its schema, the nulls in it, and True if it may be null."""
 
 
 class _PortableWriter:
@@ -375,7 +375,7 @@ class _PortableWriter:
     def _write_child(
         self, name: str, schema: object, inside: tuple[str, ...], nulls: _Nulls
     ) -> tuple[dict[str, Any], bool]:
-        """Write a part of a node, and add the nulls in it to `nulls`; also returns whether it may be null."""
+        """Write a part of a node, and add the nulls in it to `nulls`; the second value is True if it may be null."""
         try:
             made, within, nullable = self.write(schema, inside)
         except _NotPortable as error:
@@ -451,7 +451,7 @@ def _json(value: object) -> str:
 
 
 def _join_schemas(schemas: list[dict[str, Any]]) -> dict[str, Any]:
-    """One schema for all members of a union; `_NotPortable` if there is none."""
+    """One schema for all members of a union; raises `_NotPortable` if no schema covers them."""
     distinct = _distinct(schemas)
     if len(distinct) == 1:
         return distinct[0]
@@ -459,7 +459,7 @@ def _join_schemas(schemas: list[dict[str, Any]]) -> dict[str, Any]:
         return {"description": _ANY_VALUE}
     kinds = {str(schema["type"]) for schema in distinct}
     if kinds == {"integer", "number"}:
-        # Every integer is a number; a bound of either can't be kept.
+        # Every integer is a number, but the bounds of the two can't be combined.
         if _has_unbounded([schema for schema in distinct if schema["type"] == "number"]):
             return {"type": "number"}
     elif len(kinds) == 1 and kinds <= _SCALARS:
@@ -594,7 +594,7 @@ def check_result(function: Callable[..., Any], body: bytes) -> str | None:
 
 
 def has_result_type(function: Callable[..., Any]) -> bool:
-    """Whether the function declares a return type that JSON can be checked against."""
+    """True if the function declares a return type that JSON can be checked against."""
     return _result_reader(function) is not None
 
 

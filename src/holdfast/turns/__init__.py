@@ -1,1 +1,1 @@
-"""The turn machine: what an agent does next, decided without a clock, without I/O, without luck."""
+"""The turn machine: decides the next step of an agent, without clock, randomness or I/O."""

@@ -1,7 +1,7 @@
-"""The conversation of a session, as a fold of its journal.
+"""The conversation of a session, folded from its journal.
 
-The same facts always give the same messages with the same ids, also for a turn that is still under way, and every tool
-call of a turn that has ended has a result: calls that were never begun get one that says so.
+The same records always give the same messages with the same ids, also for an open turn. Every tool call of an ended
+turn has a result: calls that never began get a result that says so.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: tuple[Text | Attachment, ...]
     steer: bool = False
     pin: bool = False
-    """It stays in the context through all compactions."""
+    """The input stays in the context through all compactions."""
     deadline_ms: int | None = None
     """Most milliseconds of the turn: from acceptance, or with `deadline_from_start` from its start."""
     deadline_from_start: bool = False
@@ -163,7 +163,7 @@ class OpenTurn:
     results: dict[int, ToolResult] = field(default_factory=dict[int, ToolResult])
     intended: set[int] = field(default_factory=set[int])
     told: set[int] = field(default_factory=set[int])
-    """Calls of the batch whose outcomes record their taint; the taint of their tools does not count."""
+    """Calls of the batch with recorded taint, which replaces the taint of their tools."""
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     cost: float | None = 0.0
@@ -237,12 +237,12 @@ _LEFT_OUT: Final[dict[str, Callable[[Message], Message]]] = {
 class Conversation:
     """The messages, turns and usage of a session, folded from the records of its journal in order.
 
-    Records of model calls and tool calls whose value is large must carry the value itself, not a reference.
+    Records of model calls and tool calls must carry large values themselves, not references to blobs.
     """
 
     def __init__(self, *, whole: bool = True) -> None:
         self._whole = whole
-        """It is fed from the first record on; otherwise the context of the model is unknown."""
+        """The fold begins at the first record; otherwise the context of the model is unknown."""
         self.thread = Thread()
         self.seq = 0
         """Sequence of the last record."""
@@ -373,7 +373,7 @@ class Conversation:
             self.turn = None
         self.watch.stop()
 
-    # ---- what came in ----
+    # ---- inputs ----
 
     def _admit(self, record: Admitted) -> None:
         turn = self.turn
@@ -395,10 +395,10 @@ class Conversation:
             self._inputs[message.id] = said.metadata
         self.thread = self.thread.add(message)
 
-    # ---- who has it ----
+    # ---- handoffs ----
 
     def _hand(self, record: Handed) -> None:
-        """Give the session to another agent, which goes on with the turn after the current step."""
+        """Give the session to another agent, which continues the turn after the current step."""
         self.agent = record.agent
         self.handoffs += 1
         taint = Taint(record.untrusted, record.private, record.untrusted_by, record.private_by)
@@ -426,7 +426,7 @@ class Conversation:
             mode=record.mode,
         )
 
-    # ---- what came of it ----
+    # ---- outcomes ----
 
     def _outcome(self, record: Outcome) -> None:
         turn = self.turn
@@ -524,7 +524,6 @@ class Conversation:
         calls: int = 1,
         steps: int = 0,
     ) -> None:
-        """Count the usage of model calls for the session and for its turn."""
         self.usage[name] = self.usage.get(name, UsageTotal()) + UsageTotal(calls, usage, cost)
         self.unpriced += cost is None
         turn.usage += usage
@@ -551,7 +550,7 @@ class Conversation:
             self._answer_all(turn)
 
     def _tainted(self, turn: OpenTurn, record: Outcome) -> bool:
-        """Take in the taint that an outcome records; returns whether it records one."""
+        """Take in the taint that an outcome records; returns False if it records none."""
         if not isinstance(record, Done | Failed) or record.taint is None:
             return False
         self._take_in(turn, Taint.of(record.taint))
@@ -587,7 +586,7 @@ class Conversation:
             self._seen = View(Thread().add(*messages), len(self.thread))
 
     def _close(self, turn: OpenTurn, status: EndStatus | None, message: str = "") -> None:
-        """Give every call of the batch a result, also those that were never begun."""
+        """Give every call of the batch a result, also calls that never began."""
         if not turn.batch:
             return
         for number, call in enumerate(turn.batch, 1):
@@ -603,7 +602,7 @@ class Conversation:
 
 
 def answer_taint(key: str, session: str = "") -> Taint:
-    """The taint of a result that was given from outside to the call `key`."""
+    """The taint of an outside answer to the call `key`."""
     return Taint(untrusted_input=True, untrusted_by=f"the answer from outside to {keys.record_name(session, key)}")
 
 

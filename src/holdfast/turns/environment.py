@@ -1,7 +1,7 @@
 """The environment of a model call: model, instructions, tools, output type and settings.
 
-The journal has it once for each change, as the outcome of a `sync_environment` effect below the first model call with
-it. It holds for all later calls of the same agent until the next such record.
+The journal has it once for each change, as the outcome of a `sync_environment` effect below the first model call that
+uses it. It holds for all later calls of the same agent until the next such record.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def environment_id(prefix: str, model: str) -> str:
 
 
 def is_environment(record: Record) -> bool:
-    """Whether `record` is that of an environment."""
+    """True if `record` holds an environment."""
     return MARK in getattr(record, "key", "")
 
 

@@ -30,7 +30,7 @@ class EffectKey(NamedTuple):
     name: str
     call: int
     inner: bool
-    """It is below a tool call (steps and waits of the tool) or a model call (compactions)."""
+    """The key is below a tool call (steps and waits of the tool) or a model call (compactions)."""
     nested: int = 0
     """Number of the program's call that it is or is below; 0 outside programs."""
 

@@ -1,11 +1,9 @@
-"""The turn machine: state in, effect out; outcome in, next state out.
+"""The turn machine: state in, effect out; outcome in, next state out. No clock, no randomness, no I/O.
 
-No clock, no randomness, no I/O. The n-th effect of a turn is always the same effect, so recovery is nothing but running
-the machine over the outcomes that are recorded. An outcome for another effect than the one awaited changes nothing.
-
-Two rules keep a turn on its recorded way when limits were changed, or were not known yet to who recorded it. Budgets
-and the loop guard end a turn only before an effect that is new. Advice at a checkpoint is an offer: what was told there
-is part of its outcome, and only what was told counts.
+The n-th effect of a turn is always the same effect, so recovery just runs the machine over the recorded outcomes. An
+outcome for another effect than the awaited one changes nothing. Two rules keep a turn on its recorded path when limits
+have changed, or were unknown to the recording process. Budgets and the loop guard end a turn only before a new effect.
+Advice at a checkpoint is an offer: the note that the model got is part of the outcome, and only that note counts.
 """
 
 from __future__ import annotations
@@ -258,7 +256,7 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
 
 
 def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
-    """Decide about a reply without tool calls: the answer, or one that needs repair or continuation."""
+    """Decide about a reply without tool calls: the answer, or a reply that needs repair or continuation."""
     if message.finish == "output_limit":
         return _cut_off(state, id, message, reasoned=reasoned)
     if not message.text.strip() and not _after_tools(state, message):
@@ -283,7 +281,7 @@ def _complete(state: TurnState, id: int, message: AssistantMessage) -> TurnState
 
 
 def _cut_off(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
-    """Go on after the output limit. A reply without text and reasoning means that the context is full."""
+    """Continue after the output limit. A reply without text and reasoning means that the context is full."""
     if not message.parts and not reasoned:
         code, why = _STOPS["context_overflow"]
         return _finish(state, "failed", code, f"{why}: there was no room left for an answer", "model")
@@ -297,7 +295,7 @@ def _cut_off(state: TurnState, id: int, message: AssistantMessage, *, reasoned: 
 
 
 def _after_tools(state: TurnState, message: AssistantMessage) -> bool:
-    """Whether an empty reply comes right after tool results: some models end their work in this way."""
+    """True if an empty reply comes right after tool results: some models end their work in this way."""
     if state.rules.check is not None:
         return False
     said = [found for found in state.thread.tail(2) if found.id != message.id]
@@ -364,7 +362,7 @@ def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
     found = find_repetition(state.trace, rules.repeats)
     out = no_room(state, id, ONE_STEP)
     if out is None and found is not None and found.known and id > state.recorded:
-        out = OutOf("loop", found.ending, found.times, 2 * found.times)  # the model was told, and does it again
+        out = OutOf("loop", found.ending, found.times, 2 * found.times)  # the model had a note, and repeats it
     if out is not None:
         return _out(state, out)
     advice = last_step(state)
@@ -391,7 +389,7 @@ def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage
 
 
 def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: OutOf) -> TurnState:
-    """End the turn because a shared budget has no room for the effect. An answer that exists still counts."""
+    """End the turn because a shared budget has no room for the effect. An existing answer still counts."""
     if isinstance(awaited, Checkpoint) and awaited.moment == "before_completion":
         return _admitted(state, awaited, (), None)
     last = state.thread.last
@@ -400,7 +398,7 @@ def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: 
 
 
 def _out(state: TurnState, out: OutOf, said: AssistantMessage | None = None) -> TurnState:
-    """End the turn at a limit. The text beside calls that are not begun becomes its answer."""
+    """End the turn at a limit. Text that came with unstarted calls becomes the answer."""
     answer = said if said is not None and said.text.strip() else None
     return _finish(state, "limit", out.code, out.message, "limit", answer, (out.allowed, out.used))
 
@@ -423,7 +421,6 @@ def _finish(
 
 
 def _skipped(state: TurnState) -> tuple[Skipped, ...]:
-    """Calls of the last message without results."""
     last, awaited = state.thread.last, state.awaited
     if type(last) is not AssistantMessage:
         return ()

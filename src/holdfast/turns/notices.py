@@ -93,16 +93,16 @@ class NoticeLimits(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 20
     """Notifications."""
     body: int = 2_000
-    """One body."""
+    """Characters of one body."""
     title: int = 200
-    """One title, or one name."""
+    """Characters of one title, or one name."""
     total: int = 16_000
     """The whole text."""
 
     def __post_init__(self) -> None:
         check_int("limit count", self.count, least=1)
         check_int("limit total", self.total, least=_LEAST_TOTAL)
-        # One notification with all that may stand in it always fits.
+        # One notification with fields of full length always fits.
         check_int("limit title", self.title, least=16, most=self.total // 8)
         check_int("limit body", self.body, most=self.total // 4)
 
@@ -125,8 +125,8 @@ def choose_notices(notifications: Iterable[N], limits: NoticeLimits = _USUAL) ->
 def format_notices(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL, *, reads: bool = True) -> str:
     """One text for all notifications, in order and within the limits. Deterministic.
 
-    If bodies do not fit together (those that `choose_notices` chose do), each is cut further. `InvalidArgument` if not
-    even titles fit, or there is no notification: none may count as delivered that was not.
+    If bodies do not fit together (those of `choose_notices` do), each is cut further. Raises `InvalidArgument` if not
+    even titles fit, or the list is empty: no notification may count as delivered that was not.
     """
     if not notifications:
         raise InvalidArgument("notifications", notifications, "at least one notification")
@@ -171,7 +171,7 @@ def _quoted(body: str, room: int) -> tuple[list[str], int]:
     at = 0
     while at < len(text):
         found = _BREAKS.search(text, at, min(len(text), at + room + 2))
-        # Of a line only so much is looked at as could be shown.
+        # Only as much of a line is scanned as could be shown.
         end = found.start() if found is not None else min(len(text), at + room + 2)
         used = 1 if lines else 0  # the line break
         shown, taken = _fitting(text[at:end], room - used - len(_BAR), _ESCAPES_IN_BODY)
@@ -187,7 +187,7 @@ def _quoted(body: str, room: int) -> tuple[list[str], int]:
 
 
 def _inline(text: str, room: int) -> str:
-    """Fit a text from outside into a tag: one line, `room` characters."""
+    """Fit an outside text into a tag: one line, `room` characters."""
     line = " ".join(text[: 4 * room].split())
     shown, taken = _fitting(line, room, _ESCAPES)
     if taken == len(line) and len(text) <= 4 * room:
@@ -217,6 +217,6 @@ def _shown(character: str, escapes: dict[str, str]) -> str:
         return f"&#{ord(character)};"
     if character in _JOINERS:
         return character
-    # Controls, what turns the direction of writing around or is not seen, and halves of characters.
+    # Controls, invisible characters, those that change the writing direction, and halves of characters.
     hidden = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} or ord(character) in _SMUGGLED
     return _INSTEAD if hidden else character

@@ -1,7 +1,8 @@
-"""Programs in a turn, as the journal has them: the places below their call, their variables, and their end. Pure.
+"""Programs in a turn, as recorded in the journal: their effects, variables and end. Pure.
 
-A program is one call of a batch. Its effects are recorded below that call: its calls (`keys.nested_key`), the times it
-read, its pauses, the answer with which it ended the turn, and its variables. Of variables only changes are recorded.
+A program is one call of a batch. Its effects are recorded below that call: its calls (`keys.nested_key`), its readings
+of the time, its pauses, the answer with which it ended the turn, and its variables. Only changes of variables are
+recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STOPPED: Final = "ProgramStopped"
 LIMIT: Final = "ProgramLimit"
 """Error kind of a program that reached a limit of the turn; the detail of the record names the limit."""
 FAILED: Final = "ProgramFailed"
-"""Error kind of a program that raised, was refused, or reached a limit of its own."""
+"""Error kind of a program that raised, was refused, or reached its own limit."""
 TOLD: Final = frozenset((STOPPED, LIMIT, FAILED))
 _limits: Final = msgspec.json.Decoder(OutOf)
 _words: Final = msgspec.json.Decoder(str)
@@ -52,17 +53,17 @@ def number_of(key: str) -> int:
 
 
 def is_kept(key: str) -> bool:
-    """Whether `key` names the variables that a program left."""
+    """True if `key` names the variables that a program left."""
     return key.endswith(KEPT)
 
 
 def is_finish(key: str) -> bool:
-    """Whether `key` names the value with which a program ended the turn."""
+    """True if `key` names the value with which a program ended the turn."""
     return key.rpartition("/")[2].startswith("%finish-")
 
 
 def is_pause(wait: str) -> bool:
-    """Whether `wait` is the pause of a program, which needs no answer from outside."""
+    """True if `wait` is the pause of a program, which needs no answer."""
     return wait.rpartition("/")[2].startswith("%sleep-")
 
 

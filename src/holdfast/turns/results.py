@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 decode: Final[Callable[[bytes | msgspec.Raw], Any]] = msgspec.json.Decoder().decode
 SAID_AS_IT_IS: Final = frozenset(("ToolRetry", "InvalidArguments", "ToolUnknown", "ToolTimeout", *TOLD))
-"""Errors whose message is written for the model; others are shown with the name of their type."""
+"""Errors with messages written for the model; others are shown with the name of their type."""
 UNKNOWN: Final = (
     "It is not known whether this call took effect: it was interrupted before it could report. "
     "It was not repeated. Find out what happened before you call it again."
@@ -106,7 +106,7 @@ def message_text(message: Message) -> str:
 
 
 def mentions(message: Message, words: str) -> bool:
-    """Whether a message contains these words, ignoring case."""
+    """True if a message contains these words, ignoring case."""
     return words.casefold() in message_text(message).casefold()
 
 
@@ -140,12 +140,12 @@ def paid_tries(tries: Sequence[Attempt]) -> ModelReply | None:
 
 
 def is_paid(key: str) -> bool:
-    """Whether `key` is that of a record of unused replies."""
+    """True if `key` is the key of a record of unused replies."""
     return key.endswith(MARK)
 
 
 def is_background(result: ToolResult) -> bool:
-    """Whether the call became a task. A tool that imitates this answer is counted too, against its own budget."""
+    """True if the call became a task. A tool that imitates this answer is counted too, against its own budget."""
     content = result.content
     if result.state != "ok" or type(content) is not dict:
         return False

@@ -1,9 +1,8 @@
-"""The data of a turn: its rules and state, the effects it asks for, their outcomes, its thread of messages, and the
-loop guard.
+"""The data of a turn: its rules and state, the effects it asks for, their outcomes, its messages, and the loop guard.
 
 The loop guard looks at the last steps of a turn. A step is a batch of tool calls with their results, in any order. The
-same step several times in a row, or a circle of up to four steps, is a repetition: the model is told once, and the same
-repetition after that ends the turn.
+same step several times in a row, or a circle of up to four steps, is a repetition: the model gets one note, and the
+same repetition after that ends the turn.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 LONGEST: Final = 4
 """Longest circle of steps that the loop guard finds."""
 _WARNED: Final = 16
-"""Repetitions that the guard remembers to have told the model about."""
+"""Repetitions that the guard remembers to have reported to the model."""
 _NAMES: Final = 4
 _NAME: Final = 64
 
@@ -57,11 +56,11 @@ class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
         return hashlib.blake2b(b"\n".join(entries), digest_size=16).digest()
 
     def __eq__(self, other: object) -> bool:
-        # Most steps differ from others in what they ask for, which is seen without a look at what came of it.
+        # The requests of most steps differ: then the results need no comparison.
         return isinstance(other, Step) and self.asked[0] in other.asked and self.digest == other.digest
 
     def __ne__(self, other: object) -> bool:
-        return not self == other  # a struct has one of its own
+        return not self == other  # a struct would define its own
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -73,7 +72,7 @@ class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 class Trace(msgspec.Struct, frozen=True, gc=False):
-    """The last steps of a turn, and the repetitions that the model was told about."""
+    """The last steps of a turn, and the repetitions reported to the model."""
 
     steps: tuple[Step, ...] = ()
     warned: tuple[bytes, ...] = ()
@@ -86,7 +85,7 @@ class Trace(msgspec.Struct, frozen=True, gc=False):
         return Trace((*self.steps[-kept:], step), self.warned)
 
     def told(self, repetition: Repetition) -> Trace:
-        """The trace after the model was told about a repetition; counting begins again."""
+        """The trace after a note to the model about a repetition; counting begins again."""
         return Trace((), (*self.warned, repetition.id)[-_WARNED:])
 
 
@@ -98,7 +97,7 @@ class Repetition(msgspec.Struct, frozen=True):
     circle: tuple[Step, ...]
     times: int
     known: bool
-    """The model was told about it before."""
+    """The repetition was reported to the model before."""
 
     @property
     def named(self) -> str:
@@ -155,7 +154,7 @@ def _named(tools: tuple[str, ...]) -> str:
 
 
 def _shown(name: str) -> str:
-    """The name of a tool, or a phrase for a name that no tool can have: models make names up."""
+    """The name of a tool, or a phrase for an impossible name: models make names up."""
     plain = name.replace("_", "").replace("-", "")
     return name if plain.isalnum() and name.isascii() and len(name) <= _NAME else "a tool that is not there"
 
@@ -182,7 +181,7 @@ class Thread:
 
     def add(self, *messages: Message) -> Thread:
         """The thread with more messages."""
-        # The shared list only grows at its end. A thread that is not at the end any more gets a list of its own.
+        # The shared list only grows at its end. A thread that is not at the end any more gets a copy.
         shared, wire = self._shared, self._wire
         if len(shared) != self._count:
             shared = shared[: self._count]
@@ -201,7 +200,6 @@ class Thread:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All messages."""
         return tuple(self._shared[: self._count])
 
     def tail(self, count: int) -> list[Message]:
@@ -209,7 +207,6 @@ class Thread:
         return self._shared[max(self._count - count, 0) : self._count]
 
     def backwards(self) -> Iterator[Message]:
-        """All messages, newest first."""
         return (self._shared[index] for index in range(self._count - 1, -1, -1))
 
     @property
@@ -235,7 +232,7 @@ Moment = Literal["after_work", "before_completion"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The bounds of a turn. `check` returns what is wrong with an answer, or None."""
+    """The bounds of a turn. `check` returns the complaint about an answer, or None."""
 
     steps: int | None = 50
     stalls: int = 12
@@ -271,7 +268,7 @@ class CallModel(msgspec.Struct, frozen=True, gc=False):
     thread: Thread
     position: int
     compacts: bool = False
-    """Only compact the context, without a model call for an answer."""
+    """Only compact the context; no answer is wanted."""
 
 
 class RunTools(msgspec.Struct, frozen=True, gc=False):
@@ -348,7 +345,7 @@ class UsedUp(msgspec.Struct, frozen=True, gc=False):
 
 
 class Results(msgspec.Struct, frozen=True, gc=False):
-    """The results of a batch in order, and what its programs did."""
+    """The results of a batch in order, and the effects of its programs on the turn."""
 
     results: tuple[ToolResult, ...]
     within: Consumption = NOTHING_USED
@@ -373,7 +370,7 @@ Response: TypeAlias = Replied | Compacted | ModelCallFailed | UsedUp | Results |
 
 
 class TurnState(msgspec.Struct, frozen=True, gc=False):
-    """The state of a turn. `awaited` is the effect whose outcome it needs next."""
+    """The state of a turn. `awaited` is the next effect, whose outcome it needs."""
 
     run: str
     rules: Rules

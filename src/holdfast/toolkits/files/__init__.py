@@ -49,12 +49,12 @@ def files(
     hard_links: bool = False,
     limits: FileLimits | None = None,
 ) -> tuple[AnyTool, ...]:
-    """Tools that list, read, search, write and edit the files below `root`, and nothing else.
+    """Tools that list, read, search, write and edit only the files below `root`.
 
-    The kernel keeps every open below `root`, also while others rename directories or replace them by links. With
-    `write=False` there are only the reading tools. Names on which other programs act are never written
-    (`PROTECTED_NAMES`: git hooks, start-up files of shells, configuration of agents and builds); `protect` adds names
-    and `unprotect` removes some. Lists and searches do not enter directories in `skip` on their own. A file with
+    The kernel keeps every open below `root`, also while other processes rename directories or replace them by links.
+    `write=False` leaves only the reading tools. Names on which other programs act are never written (`PROTECTED_NAMES`:
+    git hooks, start-up files of shells, configuration of agents and builds); `protect` adds names and `unprotect`
+    removes some. Lists and searches do not enter directories in `skip` unless asked for one by name. A file with
     several names (hard links) is refused unless `hard_links` is set, because the other names may be elsewhere.
     """
     if isinstance(skip, str):

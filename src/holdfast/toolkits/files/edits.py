@@ -70,9 +70,9 @@ class EditRefusal(Exception):
 
 
 def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement:
-    """Replace `old` by `new` in `text`: at the only place where it is, or with `every` everywhere.
+    """Replace `old` by `new` in `text`: at its only occurrence, or with `every` at all of them.
 
-    In a text whose lines all end in CR LF, `old` and `new` may have plain line ends; the text keeps its own.
+    In a text with CR LF at the end of all lines, `old` and `new` may have plain line ends; the text keeps its own.
     """
     if not old:
         raise EditRefusal("the text to replace is empty; use write_file to write a whole file")
@@ -94,9 +94,9 @@ def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement:
 
 
 def was_edited(text: str, old: str, new: str) -> bool | None:
-    """Whether this edit was made, provided that nothing else changed the text; None if in doubt.
+    """True if this edit was made and nothing else changed the text; None if in doubt.
 
-    False also for an edit that could not be made: the next attempt fails by itself.
+    False also for an impossible edit: the next attempt fails with the reason.
     """
     old, new = _with_line_ends(text, old, new)
     if new and new not in text:
@@ -235,7 +235,7 @@ class FileWriter:
         return self.workspace.directory(place.encoded(), str(place), follow=False)
 
     def _make_directories(self, place: WorkspacePath) -> None:
-        """Make the missing directories, from the last existing one on."""
+        """Make the missing directories below the last existing one."""
         try:
             with self._directory(place):
                 return
@@ -264,7 +264,7 @@ class FileWriter:
         temporary = f".holdfast-{hashlib.sha256(place.name).hexdigest()[:16]}.tmp".encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with translate_errors(label):
-            # This process holds the lock, so an existing temporary file is left from a killed process.
+            # This process holds the lock, so an existing temporary file was left by a killed process.
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=below)
             # The replacement of a private file is private from its first byte on.
@@ -314,7 +314,7 @@ def _sync(number: int, label: str) -> None:
 
 @contextmanager
 def _lock_directory(number: int, label: str) -> Generator[None]:
-    """One writer in a directory at a time, also among processes. Closing the directory releases the lock."""
+    """Lock a directory for one writer, also among processes. Closing the directory releases the lock."""
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:

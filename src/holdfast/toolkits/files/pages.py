@@ -49,7 +49,7 @@ def escape_line(text: str) -> str:
 
 
 class _LineBuffer:
-    """One line that comes in pieces; characters beyond its limit are counted and dropped."""
+    """One line that arrives in pieces; characters beyond its limit are counted and dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

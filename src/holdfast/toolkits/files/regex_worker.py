@@ -1,6 +1,6 @@
 """The process that matches regular expressions: `re` blocks every thread and can't be interrupted.
 
-It reads texts from its standard input and answers on its standard output; it opens nothing. It starts by its path in an
+It reads texts from its standard input and answers on its standard output; it opens no file. It starts by its path in an
 isolated interpreter, so it imports only the standard library.
 """
 

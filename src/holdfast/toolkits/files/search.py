@@ -55,7 +55,7 @@ class SearchStopped(WorldError):
 
 
 class SearchUnavailable(WorldError):
-    """A search needs a Python process of its own, and none can be started here."""
+    """A search needs a separate Python process, and none can be started here."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"files can't be searched here: {reason}; read_file and list_files still work")
@@ -75,7 +75,7 @@ class Glob:
     choices: tuple[tuple[str, ...], ...]
 
     def matches(self, parts: Sequence[str]) -> bool:
-        """Whether the pattern matches a path, given as its parts."""
+        """True if the pattern matches a path in parts."""
         return any(
             _match_parts(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice)
             for choice in self.choices
@@ -191,7 +191,7 @@ class RegexMatcher:
         return None if answer.get("text") is False else answer
 
     def _ask(self, *parts: bytes) -> dict[str, Any]:
-        # One request, one answer: neither side ever waits for room in a pipe that the other does not read.
+        # One request, one answer: otherwise each side could wait for the other to empty a full pipe.
         source, sink = self._process.stdin, self._process.stdout
         if source is None or sink is None:
             raise SearchUnavailable("the process has no pipes")

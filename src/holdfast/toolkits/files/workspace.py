@@ -124,8 +124,8 @@ def quote_path(path: str) -> str:
 _REPOSITORY_RULE: Final = "*.git"
 """The rule for repositories; without it, they can be created and written."""
 PROTECTED_NAMES: Final[tuple[str, ...]] = (
-    # Version control: hooks and configuration run programs. A `.git` file points to a directory that does, and a
-    # directory with a HEAD is taken for a repository without a working tree.
+    # Version control: hooks and configuration run programs. A `.git` file points to a directory that does, and git
+    # takes a directory with a HEAD for a repository without a working tree.
     *(".git", "*.git", "git~*", "HEAD", ".gitconfig", ".gitmodules", ".config/git", ".hg", ".hgrc", ".svn", ".jj"),
     *(".bzr", ".husky", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", "lefthook.y*ml", ".lefthook.yml"),
     *(".lefthook*",),
@@ -159,7 +159,7 @@ PROTECTED_NAMES: Final[tuple[str, ...]] = (
 _WILD: Final = frozenset("*?[")
 NameMatcher: TypeAlias = "Callable[[str], re.Match[str] | None]"
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~*?\[\]@+-]*[A-Za-z0-9_~*?\[\]@+-]|")
-# Code points that file systems ignore when they compare names, beside those of the category Cf.
+# Code points that file systems ignore when they compare names, in addition to the category Cf.
 _IGNORED: Final = (
     *((0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x3164, 0x3164), (0xFE00, 0xFE0F)),
     *((0xFFA0, 0xFFA0), (0xE0000, 0xE0FFF)),
@@ -167,7 +167,7 @@ _IGNORED: Final = (
 
 
 def match_name(name: str, pattern: str) -> bool:
-    """Whether one name matches ``*``, ``?`` and ``[...]``."""
+    """True if one name matches ``*``, ``?`` and ``[...]``."""
     return _name_matcher(pattern)(name) is not None
 
 
@@ -186,7 +186,7 @@ class Protection:
         self._patterns: list[tuple[NameMatcher, str]] = []
         self._path_rules: list[tuple[list[NameMatcher], str]] = []
         self.repositories: Final = _REPOSITORY_RULE in rules
-        """Whether every directory that git accepts as a repository is protected, whatever its name."""
+        """True if every directory that git accepts as a repository is protected, whatever its name."""
         literals: list[tuple[str, ...]] = []
         for rule in rules:
             parts = tuple(rule.split("/"))
@@ -209,7 +209,7 @@ class Protection:
         return next((rule for at, name in enumerate(parts) if (rule := self.rule_at(parts[:at], name))), None)
 
     def rule_at(self, folder: Sequence[str], name: str) -> str | None:
-        """The rule for `name` itself, in a folder without a rule of its own."""
+        """The rule for `name` itself, in a folder that no rule protects."""
         plain = fold_name(name)
         found = self._exact_rules.get(plain) or next((rule for fits, rule in self._patterns if fits(plain)), None)
         if found is None and self.depends_on_folder(name):
@@ -221,7 +221,7 @@ class Protection:
         return found
 
     def depends_on_folder(self, name: str) -> bool:
-        """Whether a rule might hold for `name` in one folder and not in another."""
+        """True if a rule might hold for `name` in one folder and not in another."""
         plain = fold_name(name)
         return any(steps[-1](plain) for steps, _ in self._path_rules)
 
@@ -273,7 +273,7 @@ _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
 _TRIES: Final = 64
 _GET_PATH: Final = getattr(fcntl, "F_GETPATH", 50)
-# Not blocking: a pipe without a writer, or a device without a medium, must not keep the thread for ever.
+# Non-blocking: a pipe without a writer, or a device without a medium, must not keep the thread for ever.
 _ALWAYS: Final = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -331,7 +331,10 @@ def _leads_to_store(path: str) -> bool:
 
 
 def _real_path(number: int) -> str:
-    """The path of an open file, with links resolved. `StoreFolder` if the system can't tell it: it might be one."""
+    """The path of an open file, with links resolved.
+
+    Raises `StoreFolder` if the system can't say: it might be one.
+    """
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
     try:
@@ -454,7 +457,7 @@ _REASONS: Final = {
 
 
 class Workspace:
-    """One directory of the host. It is opened once, so that no other can take its place later.
+    """One directory of the host, opened once, so that no other can take its place later.
 
     With `own` it belongs to Holdfast itself, such as the mirror of memory, and may be in a store folder.
     """
@@ -509,7 +512,7 @@ class Workspace:
             os.close(number)
 
     def check_file(self, found: os.stat_result, label: str) -> None:
-        """Refuse what is no regular file, and files with other names, which may be elsewhere."""
+        """Refuse all but regular files, and files with other names, which may be elsewhere."""
         if not stat.S_ISREG(found.st_mode):
             raise WrongKind(label, describe_kind(found.st_mode), "a file")
         if found.st_nlink > 1 and not self._hard_links:
@@ -765,7 +768,7 @@ HEAD: Final = "HEAD"
 
 
 def is_repository(directory: int) -> bool:
-    """Whether git accepts this open directory as a repository, without any `.git` around it.
+    """True if git accepts this open directory as a repository, without any `.git` around it.
 
     HEAD may be a dangling link, and objects and refs may be links: git accepts that.
     """

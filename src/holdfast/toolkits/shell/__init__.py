@@ -1,4 +1,4 @@
-"""`shell(...)`: a tool that runs one command at a time, in a sandbox of its own that nothing of it outlives."""
+"""`shell(...)`: a tool that runs one command at a time, each in a new sandbox that ends with all its processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shell(
     unprotect: Sequence[str] = (),
     control_groups: tuple[str | os.PathLike[str], ...] = (),
 ) -> tuple[AnyTool, ...]:
-    """The tool `shell`, which runs one command in the folder `workspace`, in a sandbox of its own.
+    """The tool `shell`, which runs one command in the folder `workspace`, in a new sandbox.
 
     With the profile "read" a command can change nothing that outlives it. "write" lets it change the workspace, except
     names that other programs act on (`holdfast.toolkits.files.PROTECTED_NAMES`, with `protect`, without `unprotect`).
@@ -215,7 +215,7 @@ async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, 
 
 
 def _render_result(ended: CommandResult) -> dict[str, Any]:
-    """The result for the model; a note only if there is something to note."""
+    """The result for the model, with a note if the output or the workspace needs one."""
     notes = [ended.killed] if ended.killed else []
     if ended.shown.left_out:
         notes.append(f"{ended.shown.left_out:,} of {ended.shown.size:,} bytes of output are left out in the middle")

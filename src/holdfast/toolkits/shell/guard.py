@@ -1,12 +1,12 @@
-"""The guard of one command: names in its workspace that it can't change, because other programs act on them.
+"""The guard of one command: protects names in its workspace that other programs act on.
 
-At the top, a stand-in takes the place of each name that is missing. Deeper down, a scan before the command finds
-repositories and files that agents and editors obey, nearest to the top first, and the sandbox binds them read-only over
-themselves by the open file, so that nothing can replace them meanwhile. Folders above a repository can't be renamed.
+At the top, a stand-in takes the place of each missing name. Deeper down, a scan before the command finds repositories
+and files that agents and editors obey, nearest to the top first, and the sandbox binds them read-only over themselves
+by the open file, so that they can't be replaced meanwhile. Folders above a repository can't be renamed.
 
-No sandbox can keep a command that may write from creating a folder with a repository in it. Stand-ins for every name in
-every folder would not help: their folder could be renamed, and could not be removed any more. `WorkspaceInspection`
-finds what has appeared after the command.
+No sandbox can keep a command with write access from creating a folder with a repository in it. Stand-ins for every name
+in every folder would not help: their folder could be renamed, and could not be removed any more. `WorkspaceInspection`
+finds new ones after the command.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WalkedFolder:
         return f"{self.path}/{name}" if self.path else name
 
     def is_repository(self) -> bool:
-        """Whether git accepts this folder, which is not the top, as a repository. For after its entries were read."""
+        """True if git accepts this folder, other than the top, as a repository. Read its entries first."""
         return self._has_head and self.path != "" and is_repository(self.descriptor)
 
 
@@ -131,7 +131,7 @@ _MAX_BYTES: Final = 1_000_000
 _MAX_HOOKS: Final = 1_000
 _HOOKS: Final = "hooks"
 _PROGRAM_FILES: Final = ("config", "config.worktree", "commondir")
-"""Files of a repository that name programs, or the place of such files. The hooks are beside them."""
+"""Files of a repository that name programs, or the place of such files. The hooks are handled separately."""
 _MARKER_NAMES: Final = (HEAD, *_PROGRAM_FILES, "objects", "refs", _HOOKS)
 """Names that make a directory a repository, or name programs in it."""
 
@@ -204,7 +204,7 @@ def file_digest(folder: int, name: str) -> bytes | None:
 
 
 def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
-    """Whether any marker of an open repository has changed since then."""
+    """True if any marker of an open repository has changed since then."""
     if os.fstat(descriptor).st_ctime_ns >= since:
         return True
     for name in _MARKER_NAMES:
@@ -238,13 +238,13 @@ class ProtectedNames:
     repositories: frozenset[str]
     """Those of `names` that are repositories."""
     whole: bool
-    """Whether the scan was complete, except for skipped folders."""
+    """True if the scan was complete, except for skipped folders."""
     skipped_some: bool = False
-    """Whether there are folders that a scan skips."""
+    """True if the scan skipped folders."""
 
     @property
     def all_bound(self) -> bool:
-        """Whether every repository is bound over itself, so that no command can change it."""
+        """True if every repository is bound over itself, so that no command can change it."""
         return self.whole and not self.skipped_some and len(self.names) <= MAX_BOUND_NAMES
 
 
@@ -338,9 +338,10 @@ class Findings:
 
 @dataclass(slots=True)
 class WorkspaceInspection:
-    """One walk through a workspace. `kept` are paths that no command could change; it skips them.
+    """One walk through a workspace.
 
-    `known` are the earlier repositories, from `find_repositories`.
+    `kept` are paths that no command could change; the walk skips them. `known` are the earlier repositories, from
+    `find_repositories`.
     """
 
     root: int
@@ -424,7 +425,7 @@ class WorkspaceInspection:
         return found.st_ctime_ns >= self.since
 
     def _is_armed(self, folder: WalkedFolder) -> bool:
-        """Whether git would run, in an open repository, programs that a command may have put there."""
+        """True if git would run, in an open repository, programs that a command may have put there."""
         known = self.known.get(folder.path)
         if known is not None:
             return program_digest(folder.descriptor, self.opener) != known
@@ -469,7 +470,7 @@ class StandIns:
         self.since: int | None = None
         """Begin of uninterrupted commands here, in nanoseconds of the file system's clock."""
         self.abandoned: int | None = None
-        """Begin of commands whose process was killed; None if there were none."""
+        """Earliest start of a command whose process was killed; None if there is no such command."""
         try:
             self._folders[()] = os.open(workspace, _TOP)
         except OSError as error:
@@ -484,7 +485,7 @@ class StandIns:
             raise
 
     def release(self) -> None:
-        """Let go, and remove stand-ins that no other command needs."""
+        """Release the locks, and remove stand-ins that no other command needs."""
         for folder, name, descriptor in self._held:
             with suppress(OSError):  # another command still needs it
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -542,7 +543,7 @@ class StandIns:
         return kind
 
     def _hold(self, folder: int, name: str, *, made: bool) -> bool:
-        """Share the stand-in with other commands; False if it went away meanwhile."""
+        """Share the stand-in with other commands; False if it was removed meanwhile."""
         try:
             descriptor = os.open(name, _TOP, dir_fd=folder)
         except OSError:
@@ -565,7 +566,7 @@ class StandIns:
 
 
 def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
-    """Whether stand-ins are at the top: a command runs there, or its process was killed."""
+    """True if stand-ins are at the top: a command runs there, or its process was killed."""
     for name in dict.fromkeys(path[0] for path in paths):
         with suppress(OSError):
             if _is_stand_in(os.lstat(f"{workspace}/{name}")):
@@ -665,7 +666,6 @@ class WorkspaceGuard:
         self._stack.close()
 
     def _unwritable(self) -> set[str]:
-        """Paths that the command can't change."""
         return {cover.path for cover in self.covers if cover.kind != "pinned"}
 
     def _inspect(self, since: int, kept: Collection[str]) -> None:

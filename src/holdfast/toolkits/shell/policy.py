@@ -1,7 +1,8 @@
 """The sandbox of a command as data: settings, the arguments of bubblewrap, and the filter of system calls. Pure.
 
-The command sees the system's programs, a `/tmp` and a `/proc` of its own, and the workspace; all but the workspace is
-read-only or new. There is no `/home`, no `/root`, no `/run`, no `/sys`, and of `/etc` only what programs need to start.
+The command sees the system's programs, a private `/tmp` and `/proc`, and the workspace; all but the workspace is
+read-only or new. It sees no `/home`, `/root`, `/run` or `/sys`, and only the part of `/etc` that programs need to
+start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SandboxUnavailable(UsageError):
-    """This machine can't confine commands, so none runs. `next_step` tells what helps."""
+    """This machine can't confine commands, so none runs. `next_step` is the remedy."""
 
     def __init__(self, reason: str, next_step: str) -> None:
         super().__init__(
@@ -109,7 +110,7 @@ class ShellSettings:
 
     @property
     def writes(self) -> bool:
-        """Whether a command can change anything that outlives it."""
+        """True if a command can change anything that outlives it."""
         return not self.sandboxed or self.profile != "read"
 
 
@@ -140,7 +141,7 @@ def check_env(names: object) -> tuple[str, ...]:
 
 
 def make_environment(settings: ShellSettings, host: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command: what every shell needs, and the variables that the host lists."""
+    """The environment of a command: the variables every shell needs, and those that the host lists."""
     variables = {name: host[name] for name in settings.variables if name in host}
     home = HOME if settings.sandboxed else settings.workspace
     path = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
@@ -360,7 +361,7 @@ _MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]]
 
 
 def is_supported(machine: str) -> bool:
-    """Whether the system calls of this machine, as `uname` names it, are known."""
+    """True if the system calls of this machine (its `uname` name) are known."""
     return machine in _COLUMNS
 
 

@@ -1,8 +1,7 @@
 """Running one command, from its start to the end of all its processes.
 
-In this order: limits while a command runs, the process that kills groups when Holdfast dies,
-and the command itself. Everything here blocks and runs in a thread, which is the parent of the sandbox: the kernel ends
-the sandbox with its parent.
+In this order: limits while a command runs, the process that kills groups when Holdfast dies, and the command itself.
+All of it blocks and runs in a thread, which is the parent of the sandbox: the kernel ends the sandbox with its parent.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class UsageMonitor:
         self._settings = settings
         self._folders = tuple(folders)
         self._memory_bound = memory_bound
-        """Whether a control group limits all memory."""
+        """True if a control group limits all memory."""
         self._next_look = 0.0
         self._next_measure = time.monotonic() + _BETWEEN_MEASURES
         self._begin = None if settings.profile == "read" else _disk_usage(settings.workspace)
@@ -147,7 +146,7 @@ class UsageMonitor:
         return None
 
     def _unnamed(self, workspace: str) -> int:
-        """Bytes of files that were removed and are still open."""
+        """Bytes of deleted files that are still open."""
         try:
             device = os.stat(workspace).st_dev  # noqa: PTH116
         except OSError:
@@ -189,7 +188,7 @@ def measure_folder(workspace: str) -> FolderSize:
 
 
 def _has_grown(size: int, before: int | None, grown: int, limit: int) -> bool:
-    """Whether a workspace over its limit grew during the command. A command may tidy up one that was over it before."""
+    """True if a workspace over its limit grew during the command. A command may tidy up one that was over it before."""
     return size > before if before is not None else size - limit <= grown
 
 
@@ -219,7 +218,7 @@ for each in $groups; do
   kill -s KILL -- "-$each"
 done
 """
-# It is no child of this process, so code that awaits all children does not see it.
+# It is not a child of this process, so code that waits for all children does not see it.
 _DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
 
 _lock = threading.Lock()
@@ -229,7 +228,7 @@ _groups: Final[set[int]] = set()
 
 
 def _reset_after_fork() -> None:
-    """After a fork: this copy of the pipe must not keep the parent's killer waiting when the parent ends."""
+    """After a fork, close the child's copy of the pipe: else the parent's killer would wait for it."""
     global _lock, _killer  # noqa: PLW0603
     _lock = threading.Lock()  # another thread may have held it at the fork
     if _killer is not None:
@@ -311,7 +310,7 @@ class CommandResult:
 
 
 class _CommandProcess:
-    """A started command, which waits for a line on its standard input, in a session of its own without a sandbox.
+    """A started command in a separate session without a sandbox; it waits for a line on its standard input.
 
     Processes that leave that session are not ended.
     """
@@ -327,7 +326,7 @@ class _CommandProcess:
             self.process.wait()
 
     def failed(self) -> bool:
-        """Whether the sandbox broke before the command began."""
+        """True if the sandbox broke before the command began."""
         return False
 
     def exceeded(self) -> str | None:
@@ -375,10 +374,10 @@ def _follow(
 def _read_output(
     child: _CommandProcess, seconds: float, clip: OutputClip, tell: Callable[[str], None], stop: threading.Event
 ) -> str | None:
-    """Read the output until the command ends, or must; returns the reason why it must.
+    """Read the output until the command ends, or must be ended; returns the reason why it must.
 
     A process that an unconfined command left behind may keep the output open for ever, so the end of the command
-    counts, with everything written by then.
+    counts, with all output written by then.
     """
     assert child.process.stdout is not None  # noqa: S101  it was opened as a pipe
     output = child.process.stdout.fileno()

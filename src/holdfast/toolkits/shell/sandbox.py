@@ -67,7 +67,7 @@ def require_sandbox() -> None:
 
 @cache
 def _probe() -> tuple[str, str] | None:
-    """The missing part, and advice; None if all is there."""
+    """The missing part, and advice; None if nothing is missing."""
     if sys.platform != "linux":
         return f"bubblewrap needs Linux, this is {sys.platform}", "use a Linux machine"
     if not policy.is_supported(platform.machine()):
@@ -130,7 +130,7 @@ def find_trusted_program(name: str) -> str | None:
 
 @cache
 def binds_open_files(bwrap: str) -> bool:
-    """Whether this bubblewrap can bind open files, not only paths."""
+    """True if this bubblewrap can bind open files as well as paths."""
     try:
         asked = subprocess.run([bwrap, "--help"], env={}, capture_output=True, timeout=_PROBE_SECONDS, check=False)  # noqa: S603  a program that only root can change
     except (OSError, subprocess.SubprocessError):
@@ -255,7 +255,7 @@ class ControlGroup:
     def __init__(self, within: tuple[str, ...], memory: int) -> None:
         name = f"holdfast-{os.getpid()}-{next(_numbers)}"
         self.bounds_memory = False
-        """Whether all memory of the command counts together, with shared memory and files in memory."""
+        """True if all memory of the command counts together, including shared memory and files in memory."""
         self._folders: list[Path] = []
         for folder in within:
             try:

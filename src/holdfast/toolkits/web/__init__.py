@@ -54,7 +54,7 @@ def web(
             link-local or metadata ones; an address allows only itself.
         schemes: ``https`` alone, or ``http`` as well.
         ports: Ports that may be visited.
-        downgrade: Whether a redirect may lead from https to http.
+        downgrade: Let a redirect lead from https to http.
         timeout: Seconds for one fetch, all redirects included.
         limit: Bytes of one body, also after decompression. Longer text is cut, larger files are refused.
         characters: Characters of text that one call shows; the model asks for the rest.

@@ -95,7 +95,7 @@ class BodyDecoder:
         return self._inflater
 
     def _over(self, data: bytes) -> bool:
-        """Whether only padding follows, which every client ignores."""
+        """True if only padding follows, which every client ignores."""
         if self._inflater is None and self._members:
             self._padding = self._padding or self._kind != "gzip" or not data.startswith(b"\x1f")
         return self._padding
@@ -140,7 +140,7 @@ async def _look_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
 
 
 def is_own_address(address: Address) -> bool:
-    """Whether `address` belongs to this machine: a request to it would come from it, too. Sends nothing."""
+    """True if `address` belongs to this machine: then a request to it would also come from it. Sends no packet."""
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -154,10 +154,10 @@ def is_own_address(address: Address) -> bool:
 async def open_response(
     url: Url, addresses: Sequence[Address], tls: ssl.SSLContext | None, user_agent: str
 ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-    """The response to a GET of `url` from one of `addresses`, its body still to come; `FetchFailed` if none begins.
+    """The response to a GET of `url` from one of `addresses`, before its body; raises `FetchFailed` if none begins.
 
-    It sends no cookies and no credentials, uses no proxy and nothing from the environment, and neither follows
-    redirects nor decompresses. The certificate is checked against the name in the URL.
+    It sends no cookies or credentials, ignores proxies and the environment, and neither follows redirects nor
+    decompresses. The certificate is checked against the name in the URL.
     """
     import aiohttp  # heavy: loaded with the first call
     from yarl import URL
@@ -194,7 +194,7 @@ def load_tls_context() -> ssl.SSLContext:
 
 
 class _PinnedResolver:
-    """Resolves one name, to the addresses that were checked."""
+    """Resolves one name, to the checked addresses."""
 
     def __init__(self, name: str, addresses: Sequence[Address]) -> None:
         self._name = name
@@ -223,7 +223,7 @@ class _PinnedResolver:
 
 
 def _guarded(addresses: frozenset[Address]) -> Callable[[Any], socket.socket]:
-    """A factory of sockets that refuses every address that was not checked."""
+    """A factory of sockets that refuses every unchecked address."""
 
     def make(info: tuple[Any, ...]) -> socket.socket:
         family, kind, proto, _, place = info
@@ -306,7 +306,7 @@ class Fetcher:
         raise FetchFailed(str(parse_url(text)), f"it took longer than {self.timeout:g} s")
 
     async def _request(self, url: Url, hops: int) -> _HttpAnswer | Url:
-        """The response, or the next URL, checked as far as its text tells."""
+        """The response, or the next URL, checked as text only."""
         if self._tls is None and url.scheme == "https":
             self._tls = cast("ssl.SSLContext", await run_in_thread(load_tls_context, {}))
         addresses = await resolve_host(url, self.policy, self.resolver)
@@ -326,7 +326,7 @@ class Fetcher:
             )
 
     async def _body(self, url: Url, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-        """The decompressed body, and whether it was cut at the limit."""
+        """The decompressed body; True if it was cut at the limit."""
         encoding = response.headers.get("Content-Encoding", "")
         decoder = choose_decoder(encoding)
         if decoder is None:

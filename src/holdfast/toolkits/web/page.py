@@ -1,8 +1,7 @@
 """Responses as text for a model: media types and charsets, HTML as readable text, and the final report. Pure.
 
-In this order: the tokens of HTML, the reader that lays them out as text, media types, the report.
-Invisible content is left out: scripts, styles, comments, hidden elements. There, an attacker would hide text from a
-person.
+In this order: the tokens of HTML, the reader that lays them out as text, media types, the report. Invisible content is
+left out: scripts, styles, comments, hidden elements. An attacker would hide text from a person there.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class _Tag:
 
 
 def _tokenize(source: str) -> Iterator[_Tag | str]:
-    """The tags and texts of a page, in order. Comments and declarations are skipped; nothing is ever an error."""
+    """The tags and texts of a page, in order. Skips comments and declarations; never raises."""
     place = 0
     while place < len(source):
         found = _MARKUP.search(source, place)
@@ -93,7 +92,7 @@ def _after(source: str, mark: str, begin: int) -> int:
 
 
 def _read_start_tag(source: str, name: str, place: int) -> tuple[_Tag | None, int]:
-    """The tag and the place after it; None if the page ends inside of the tag."""
+    """The tag and the position after it; None if the page ends inside the tag."""
     attributes: dict[str, str] = {}
     while found := _ATTRIBUTE.match(source, place):
         place, bare = found.end(), found["bare"] or ""
@@ -160,10 +159,10 @@ class WebPage:
     """The text of a page."""
 
     title: str
-    """On one line; empty if there is none."""
+    """On one line; empty if the page has none."""
     text: str
     cut: bool
-    """Whether the page was longer than `MAX_TEXT`."""
+    """True if the page was longer than `MAX_TEXT`."""
 
 
 def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
@@ -210,7 +209,7 @@ class _HtmlReader:
         self._last_quotes = 0
         self._marker = ""
         self._loose = True
-        """Whether a blank line comes before the next block."""
+        """True if a blank line comes before the next block."""
         self._code: list[str] | None = None
         self._tables: list[_Table] = []
         self._link: tuple[int, str | None] | None = None
@@ -266,7 +265,7 @@ class _HtmlReader:
             self._leave_to(place)
 
     def _last(self, names: frozenset[str]) -> int:
-        """The position of the innermost open element of these; -1 if none is open."""
+        """The position of the innermost open element with one of these names; -1 if none is open."""
         return max((places[-1] for name in names if (places := self._places.get(name))), default=-1)
 
     def _leave_to(self, place: int) -> None:
@@ -399,7 +398,7 @@ class _HtmlReader:
             self._show(self._tables.pop())
 
     def _leave_cells(self) -> None:
-        """A block that no cell can hold turns the table around it into a layout table."""
+        """Turn the table around a block that no cell can hold into a layout table."""
         if not self._tables or self._tables[-1].plain:
             return
         table = self._tables[-1]
@@ -441,7 +440,7 @@ class _HtmlReader:
             self._put(text.split("\n"))
 
     def _take_inline(self) -> str:
-        """The text since the last block, as lines without needless white space."""
+        """The text since the last block, as lines without superfluous white space."""
         if self._link is not None:
             self._link = 0, None if self._wrap(*self._link) else self._link[1]
         said, self._inline = "".join(self._inline), []
@@ -449,7 +448,7 @@ class _HtmlReader:
         return "\n".join(line for line in lines if line)
 
     def _wrap(self, begin: int, target: str | None) -> bool:
-        """Add the target to the words of a link, if there are any yet; a target appears once."""
+        """Add the target to the words of a link, unless it has none yet; returns True if it did."""
         said = "".join(self._inline[begin:])
         words = " ".join(said.split())
         if target is None or not words:
@@ -544,7 +543,7 @@ class ShowableContent:
 
 
 def media_type_of(header: str) -> str:
-    """The media type in a Content-Type header, in lower case; empty if there is none."""
+    """The media type in a Content-Type header, in lower case; empty if it has none."""
     named = header.partition(";")[0].strip().lower()
     return named if re.fullmatch(r"[\w.+-]{1,100}/[\w.+-]{1,100}", named, re.ASCII) else ""
 
@@ -624,7 +623,7 @@ class FetchReport:
     cut_at: int | None = None
     """The limit in bytes, if the body was longer."""
     longer: bool = False
-    """Whether the text was longer than `MAX_TEXT`."""
+    """True if the text was longer than `MAX_TEXT`."""
 
     def render(self, start: int, most: int) -> str:
         """At most `most` characters of the text from `start` on, below URL, title, type and extent."""

@@ -30,7 +30,7 @@ class AddressRange:
     network: IPv4Network | IPv6Network
     what: str
     inside: bool = False
-    """Whether ordinary servers have such addresses. A trusted name may lead to such a range, but to no other."""
+    """True if ordinary servers have such addresses. A trusted name may lead to such a range, but to no other."""
 
 
 def _closed(network: str, what: str, *, inside: bool = False) -> AddressRange:
@@ -337,7 +337,7 @@ class HostRule:
         return f"*.{self.host}" if self.below else self.host
 
     def matches(self, host: str) -> bool:
-        """Whether the rule covers `host`, in canonical form."""
+        """True if the rule covers `host`, in canonical form."""
         return host.endswith(f".{self.host}") if self.below else host == self.host
 
 
@@ -353,10 +353,10 @@ class UrlPolicy:
     private: frozenset[tuple[str, int]]
     """Hosts with a port that may be inside the network, listed by the author of the agent."""
     downgrade: bool
-    """Whether a redirect may lead from https to http."""
+    """True if a redirect may lead from https to http."""
 
     def trusts(self, url: Url) -> bool:
-        """Whether the author of the agent allows this host and port to be inside the network."""
+        """True if the author of the agent allows this host and port to be inside the network."""
         return (url.host, url.port) in self.private
 
     def check(self, url: Url) -> None:

@@ -1,4 +1,4 @@
-"""How much room a request has, and what is known of how much of it is used. Pure."""
+"""The room of a request, and the estimate of how much of it is used. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Why = Literal["full", "overflow", "asked"]
 
 
 class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """The room of a request, in tokens; shares are of what instructions and tools leave of it."""
+    """The room of a request, in tokens; shares are of the room that instructions and tools leave."""
 
     window: int
     """Tokens of input and output together."""
@@ -78,7 +78,7 @@ class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary or min(max((self.room - self.fixed) // 8, LEAST_SUMMARY), MOST_SUMMARY)
 
     def share(self, part: float, fixed: int) -> int:
-        """Tokens of a request that uses this share of the room beside `fixed`."""
+        """Tokens of a request that uses this share of the room, plus `fixed`."""
         return fixed + int(max(self.room - fixed, 0) * part)
 
 
@@ -146,7 +146,7 @@ class Gauge:
         return Gauge(self.counter, self.fixed, tokens, self.seen, Reported(last.id, tokens))
 
     def needs(self, budget: ContextBudget) -> bool:
-        """Whether the conversation must be compacted before the next request."""
+        """True if the conversation must be compacted before the next request."""
         return self.tokens > budget.share(budget.full, budget.fixed)
 
 
@@ -171,7 +171,7 @@ _MOST: Final = 2**40
 _RUN: Final = re.compile(rb"[A-Za-z0-9+/_-]{80,}")
 """Base64, digests and the like: nearly every pair of characters is a token."""
 _OF_RUN: Final = 75
-# In hundredths of a token for one character of a class. A class is told by the first byte of the character.
+# In hundredths of a token for one character of a class. The first byte of a character decides its class.
 _COSTS: Final = {
     b"a": 26,  # small letters: about four make a token
     b"A": 60,  # large letters: names, constants, codes
@@ -255,7 +255,7 @@ def attachment_tokens(file: Attachment) -> int:
         return max(IMAGE, file.size // MEDIA_BYTES)
     if _TEXTS.match(kind):
         return file.size // TEXT_BYTES + CALL
-    return CALL + min(file.size // TEXT_BYTES, IMAGE)  # most providers are only told its name
+    return CALL + min(file.size // TEXT_BYTES, IMAGE)  # most providers get only its name
 
 
 def _of_bytes(data: bytes) -> int:
@@ -303,7 +303,7 @@ def files_in(result: ToolResult) -> list[Attachment]:
     if isinstance(content, str):
         return []
     found: list[Attachment] = []
-    # What speaks of no file is not walked, however large it is.
+    # Results without files are not searched, however large they are.
     _look(content, FILES_DEPTH if result.files else int(isinstance(content, list | tuple)), found)
     return found
 
@@ -341,7 +341,7 @@ class Measure:
     counter: Counter
     weights: tuple[int, ...]
     fixed: int
-    """Tokens of everything but messages: instructions, tools and what else the provider counts."""
+    """Tokens outside of messages: instructions, tools and other tokens that the provider counts."""
     top: int = 1
     bottom: int = 1
     """The correction is `top` / `bottom`."""
@@ -402,7 +402,7 @@ MOST_RESERVE: Final = 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """When and how a conversation that outgrows its model's window is made to fit. Nothing of the history is lost.
+    """Settings for fitting a conversation into the model's window. The history is never changed.
 
     Shares are of the room that instructions and tools leave.
     """

@@ -1,10 +1,10 @@
-"""What to take out of a conversation that does not fit any more, and the conversation without it. Pure.
+"""Plans the removal of messages from a conversation that no longer fits, and applies the plan. Pure.
 
 Cheap steps first: old results are clipped to a reference, old attachments become notes. Only if that is not enough, the
-messages before the recent ones are put into a span, for which a summary will stand. What is never taken away: the input
-being answered, the parts of an answer that is being continued, what was said into the turn since, pinned messages, and
-as a rule all since the model last spoke. A call is never parted from its result, and no message is changed that holds
-its provider's own data.
+messages before the recent ones form a span, to be replaced by a summary. Never removed: the input being answered, the
+parts of an answer that is being continued, inputs that entered the turn since, pinned messages, and as a rule all
+messages since the model's last reply. A call is never parted from its result, and no message with data of its provider
+is changed.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: Why = "full"
     clipped: tuple[Clip, ...] = ()
     bared: tuple[str, ...] = ()
-    """Messages whose attachments are dropped."""
+    """Messages that lose their attachments."""
     span: Span | None = None
     gone: int = 0
     """Messages dropped without a summary, by this plan and earlier ones."""
@@ -172,7 +172,7 @@ _NAMES: Final = 3
 
 
 def clipped(message: ToolMessage, keep: int, reader: str) -> ToolMessage:
-    """Clip the long results of a tool message; returns the message itself if there is none. Idempotent."""
+    """Clip the long results of a tool message; returns the message itself if it has none. Idempotent."""
     results = tuple(_clip(message.id, n, result, keep, reader) for n, result in enumerate(message.results, 1))
     same = all(new is old for new, old in zip(results, message.results, strict=True))
     return message if same else ToolMessage(message.id, results)
@@ -286,9 +286,9 @@ def plan(
 ) -> Plan | TooLarge | None:
     """Plan the compaction of `thread`; None if it needs none, `TooLarge` if nothing makes it fit.
 
-    `first_of_turn` is the id of the input being answered, empty if no turn runs. `pinned` are ids of messages of the
-    user that stay. `reader` is the tool that reads a clipped result, if the agent has one. `why` is ``overflow`` when
-    the provider has refused the request as it stands: then all goes that may, also where that seems too little.
+    `first_of_turn` is the id of the input being answered, empty if no turn runs. `pinned` are ids of user messages that
+    stay. `reader` is the tool that reads a clipped result, if the agent has one. `why` is ``overflow`` when the
+    provider has refused the request: then all that may go goes, even if the estimate says that it saves too little.
     """
     messages = thread.messages
     measure = measured(messages, budget, counter, known, overflown=why == "overflow")
@@ -298,7 +298,7 @@ def plan(
     scene = _Planner(messages, measure, budget, reader, why, held)
     found = scene.cheap() or scene.trimmed() or scene.spanning()
     if found is None and held.steered:
-        # Whatever else was said into the turn goes as well, if it must; the last of it stays.
+        # Other inputs that entered the turn go as well, if they must; the last one stays.
         strict = _Held(held.ids - frozenset(held.steered[:-1]), ())
         found = _Planner(messages, measure, budget, reader, why, strict).spanning()
     if found is None and why == "overflow":
@@ -328,7 +328,7 @@ def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> _H
         if first:
             raise InvalidArgument("first of turn", first, "the id of a message of the conversation")
         return _Held(frozenset(ids), ())
-    # What Holdfast itself said (notes, notifications) may be summarised once the model has answered it.
+    # Messages of Holdfast (notes, notifications) may be summarised once the model has answered them.
     steered = [m.id for m in messages[at + 1 :] if type(m) is UserMessage and m.origin == "user" and m.id not in pinned]
     return _Held(frozenset((*ids, first, *steered, *_cut_off(messages[at + 1 :]))), tuple(steered))
 
@@ -344,7 +344,7 @@ def _cut_off(messages: Sequence[Message]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Messages that stay together: one message, or a reply with calls and its results."""
+    """Messages that are kept or removed together: one message, or a reply with calls and its results."""
 
     start: int
     stop: int
@@ -387,12 +387,13 @@ class _Planner:
         self._total = measure.total
         self._full = min(budget.share(budget.full, budget.fixed), budget.room)
         self._aim = min(budget.share(budget.aim, measure.fixed), self._full)
-        # If more was counted than estimated, the window is smaller than is thought, and so is what a summary may take.
+        # If the provider counted more than the estimate, the window is smaller than assumed, and so is the room for a
+        # summary.
         short = why == "overflow" and measure.top > measure.bottom
         self._cap = max(budget.cap * measure.bottom // measure.top, LEAST_SUMMARY) if short else budget.cap
         self._mark = measure.of(summary_message("", "", 10**9)) + measure.scaled(self._cap)
         self._anchored = any(unit.held for unit in self._units)
-        # As long as the request fits, nothing that the model has not seen yet is touched.
+        # As long as the request fits, messages that the model has not seen yet are not touched.
         self._pressed = self._total > budget.room
 
     @property
@@ -404,7 +405,6 @@ class _Planner:
     # ---- where the recent messages begin ----
 
     def _last_reply(self) -> int:
-        """Index of the last reply of the model."""
         last = len(self._units) - 1
         for number in range(last, -1, -1):
             if type(self._messages[self._units[number].start]) is AssistantMessage:
@@ -513,7 +513,7 @@ class _Planner:
         return self._span(len(self._units), None, self._total - 1) if self._anchored else None
 
     def _ways(self) -> Iterator[tuple[int, int | None]]:
-        """Yield where the rest begins and how many characters of its results stay; the least loss first."""
+        """Yield the start of the rest, and the characters that stay of its results; the least loss first."""
         reply, count = self._last_reply(), len(self._units)
         yield self._recent(), None
         yield reply, None
@@ -573,11 +573,11 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Stops summaries of a session after several failures: the oldest messages are dropped instead."""
 
     failures: int = 0
-    """In a row."""
+    """Failures in a row."""
     opened_at: int | None = None
 
     def allows(self, now: int) -> bool:
-        """Whether a summary may be tried."""
+        """True if a summary may be tried."""
         # A clock that was set back must not keep it open for longer.
         return self.opened_at is None or not 0 <= now - self.opened_at < COOL_DOWN_MS
 
@@ -725,7 +725,7 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
     usage: Usage = Usage()
     cost: float | None = 0.0
     attempts: tuple[Attempt, ...] = ()
-    """All attempts to get the summary."""
+    """All attempts to write the summary."""
     asked: tuple[Blob, ...] = ()
     """The requests for the summary, each kept whole."""
 
@@ -751,5 +751,5 @@ decode_compaction: Final = msgspec.json.Decoder(RecordedCompaction).decode
 
 
 def is_compaction(key: str) -> bool:
-    """Whether `key` is that of a compaction."""
+    """True if `key` is the key of a compaction."""
     return MARK in key

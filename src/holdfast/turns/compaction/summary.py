@@ -1,4 +1,4 @@
-"""Requests for summaries, and the check of what the model wrote. Pure.
+"""Requests for summaries, and the check of the model's answer. Pure.
 
 A summary extends the one before it by the messages since. The transcript is bounded: each message is clipped, and a
 long transcript is summarised in several requests, each of which extends the summary of the last.
@@ -49,11 +49,11 @@ class QuoteLimits(msgspec.Struct, frozen=True, gc=False):
     """Most characters that are quoted of each kind of content."""
 
     words: int = 4_000
-    """Of a text of the user or the model."""
+    """Characters of a text of the user or the model."""
     arguments: int = 1_000
-    """Of the arguments of a call."""
+    """Characters of the arguments of a call."""
     result: int = 2_000
-    """Of a result."""
+    """Characters of a result."""
     thoughts: int = 500
 
     def halved(self) -> QuoteLimits:
@@ -197,8 +197,8 @@ def chunks(
 ) -> tuple[Chunk, ...]:
     """The transcript of the span of a plan in up to `most` chunks of up to `room` tokens.
 
-    Summaries and notes of earlier compactions are no part of it. If it is too long, less of each message is quoted;
-    then the oldest messages are left out, and the first chunk says how many.
+    Summaries and notes of earlier compactions are left out. If the transcript is too long, less of each message is
+    quoted; then the oldest messages are left out, and the first chunk says how many.
     """
     check_int("room", room, least=_LEAST_ROOM)
     check_int("most", most, least=1)
@@ -247,7 +247,7 @@ def _fitting(entry: str, room: int) -> tuple[str, int]:
     size = text_tokens(entry) + 1
     while size > room:
         lines = entry.splitlines()
-        # From the middle of the lines: the first says who speaks, the last ends the entry.
+        # Cut from the middle: the first line names the speaker, the last ends the entry.
         middle = lines[1:-1]
         spare = max(len(middle) // 4, 1)
         if len(middle) <= 2:

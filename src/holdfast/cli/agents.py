@@ -1,7 +1,7 @@
-"""References to agents, like `file.py:name`: loading them, and recording which one a session was run with.
+"""References to agents, like `file.py:name`: loading them, and recording the one that a session was run with.
 
-The file `STORE.agents` beside a store has the reference of each session. Loading a reference runs code, so each user
-confirms it once: the confirmed ones are in the user's own state folder.
+The file `STORE.agents` next to a store has the reference of each session. Loading a reference runs code, so each user
+confirms it once: the user's own state folder has the confirmed ones.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def load_agent(reference: str, folder: Path | None = None) -> Agent:
 
 
 def _split(reference: str) -> tuple[str, str | None]:
-    """The file or module, and the name of the agent if there is one."""
+    """The file or module, and the name of the agent, if the reference has one."""
     place, colon, name = reference.rpartition(":")
     return (place, name) if colon and not reference.endswith(".py") else (reference, None)  # folders may have colons
 
@@ -141,9 +141,9 @@ class AgentReference(msgspec.Struct, frozen=True, omit_defaults=True):
 
     agent: str
     folder: str | None = None
-    """The folder in which a module is looked for first; None for a file, whose path is absolute."""
+    """The folder that is searched first for a module; None for a file, which has an absolute path."""
     session: str | None = None
-    """The session that was run with it, in the file beside a store."""
+    """The session that was run with it, in the file next to a store."""
 
     @classmethod
     def parse(cls, given: str) -> AgentReference:
@@ -168,7 +168,7 @@ def record_reference(store: Path, session: str, reference: AgentReference) -> No
 
 
 def _confirm(reference: AgentReference) -> None:
-    """Record that this user has named the reference, or has agreed to it, if there is a place for that."""
+    """Record, if possible, that this user has typed the reference or agreed to it."""
     path = _confirmed_references()
     if path is not None:
         with suppress(OSError):
@@ -233,7 +233,7 @@ def _confirmed_references() -> Path | None:
     try:
         base = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
     except RuntimeError:
-        return None  # a user without a home is asked each time
+        return None  # a user without a home must confirm each time
     return base / "holdfast" / "known_agents"
 
 
@@ -270,7 +270,7 @@ def _check_owner(path: Path, handle: int) -> None:
 
 
 def _add(path: Path, entry: AgentReference) -> None:
-    """Append an entry durably, unless it is already the newest one of its session, or there at all without one."""
+    """Append an entry durably, unless it is the newest of its session or, without a session, already present."""
     key = entry.session or entry
     with _lock(path) as handle:
         data = os.pread(handle, 2 * _MOST_BYTES, 0)

@@ -1,6 +1,6 @@
-"""`holdfast approve`, `deny`, `inbox` and `resolve`: what waits for a person, and the answers.
+"""`holdfast approve`, `deny`, `inbox` and `resolve`: waits for a person, and the answers.
 
-The store is not open while a person thinks. The answer is for the call that was shown, by its digest.
+The store is closed while a person thinks. The answer is bound to the shown call by its digest.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ByOption: TypeAlias = Annotated[
 # ---- printing an approval --------------------------------------------------------------------------------------------
 
 LISTED_LENGTH: Final = 2_000
-"""Characters of a call that a list shows. A person who saw only the list has not seen all of a longer call."""
+"""Characters of a call in a list. A longer call must be shown whole before it is approved."""
 
 
 def call_text(approval: Approval) -> str:
@@ -67,12 +67,12 @@ def call_text(approval: Approval) -> str:
 
 
 def is_long(approval: Approval) -> bool:
-    """Whether a list shows only the beginning of the call."""
+    """True if a list shows only the beginning of the call."""
     return len(call_text(approval)) > LISTED_LENGTH
 
 
 def approval_title(out: Terminal, approval: Approval) -> str:
-    """One line with the session, the tool, the agent, and the time since the request and until it expires."""
+    """One line with the session, the tool, the agent, the time since the request and the time left."""
     whose = f"{one_line(approval.session, 60)}  {one_line(approval.tool, 64)} (agent {one_line(approval.agent, 40)})"
     left = "" if approval.expires is None else f", {time_left(approval.expires)} left"
     return f"{out.paint('approval', 'bold')}  {whose}, {output.ago(approval.asked)}{left}"
@@ -145,7 +145,7 @@ class _ApprovalDialog:
     agent: Agent | None
     """The agent that wants to make the call, if it is there."""
     asks: bool
-    """Whether the person at the terminal confirms."""
+    """True if the person at the terminal confirms."""
 
     def confirm(self, arguments: dict[str, Any] | None) -> bool:
         length = len(call_text(self.approval))
@@ -321,7 +321,7 @@ async def _read_approval(path: Path, id: str) -> tuple[Approval, AgentReference 
 
 
 def _load_agent(approval: Approval, given: str | None, recorded: AgentReference | None) -> Agent | None:
-    """Load the agent that wants to make the call. If the recorded one is not there, print a remark and return None."""
+    """Load the agent that wants to make the call. If the recorded one is missing, print a remark and return None."""
     try:
         reference = choose_reference(approval.session, given, recorded)
         agent = reference.load()
@@ -364,7 +364,7 @@ def _ask_yes_no(question: str, *, usual: bool = False) -> bool:
 
 
 async def _print_next_step(runtime: Runtime, path: Path, approval: Approval) -> None:
-    """Print how the session goes on, and what else it waits for."""
+    """Print the next command for the session, and its remaining approvals."""
     err = stderr()
     if more := len(await runtime.approvals(approval.session)):
         err.line(f"{more} more of {approval.session} wait{'s' if more == 1 else ''}: {hint(path, 'inbox')}")
@@ -376,7 +376,7 @@ async def _print_next_step(runtime: Runtime, path: Path, approval: Approval) -> 
 
 
 def login() -> str:
-    """The name of the user who is logged in; not from the environment, which can say anything."""
+    """The name of the logged-in user; not from the environment, which anyone can set."""
     with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_name
     return f"uid {os.getuid()}"
@@ -389,10 +389,10 @@ _RECONCILE_ANSWER: Final = '{"done": ...}'
 
 
 class InboxItem(msgspec.Struct, frozen=True):
-    """One thing that only a person can decide."""
+    """One decision that only a person can take."""
 
     kind: Literal["approval", "wait", "unknown", "notification"]
-    """A call wants an approval; a tool asks; a call was interrupted; a notification was given up."""
+    """A call needs an approval; a tool asks; a call was interrupted; a notification was given up."""
     session: str
     what: str
     """A description in one line."""
@@ -480,7 +480,7 @@ async def _wait_items(store: Store, path: Path) -> AsyncIterator[InboxItem]:
 async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
     """The waits that tools of a session or a background call opened.
 
-    Approvals are listed elsewhere, and other agents answer theirs.
+    Approvals are listed elsewhere, and sub-agents answer theirs.
     """
     names, caller = (await open_waits(store, line.id) if line.kind == "session" else ()), None
     if is_task_id(line.id):
@@ -607,7 +607,7 @@ async def resolve(
 
 
 async def _wait_key(runtime: Runtime, given: str, name: str) -> str:
-    """The key of the wait of a session that has this name or this label."""
+    """The key of the session's wait with this name or label."""
     session = (await find_target(runtime.store, given, others=True)).id
     names = [wait.name for wait in await runtime.waits(session)]
     for known in names:

@@ -87,7 +87,7 @@ async def get(
 
 @contextmanager
 def _open_target(out: Path | None) -> Generator[BinaryIO]:
-    """Open standard output or a file. A new file appears as a whole or not at all; an existing one keeps its inode."""
+    """Open standard output or a file. A new file appears complete or not at all; an existing one keeps its inode."""
     if out is None:
         yield sys.stdout.buffer
         return

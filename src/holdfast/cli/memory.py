@@ -44,9 +44,9 @@ _AUTHOR: Final = "cli"
 
 @asynccontextmanager
 async def _open_memory(path: Path, *, writes: bool = False) -> AsyncGenerator[Store]:
-    """Open the store, take in the edits of the files beside it, and write changes to those files.
+    """Open the store, take in edits of the mirror's files, and write changes to them.
 
-    Without a folder of files none is made. A command that only reads writes nothing where it can't.
+    A missing folder of files is not created. A command that only reads works without write permission.
     """
     require_store(path)
     mirrored = memory_folder(path).is_dir()
@@ -63,7 +63,7 @@ async def _open_memory(path: Path, *, writes: bool = False) -> AsyncGenerator[St
 
 
 async def _sync(mirror: Mirror | None) -> None:
-    """Compare the folder with the store. A failure is only printed: the command goes on."""
+    """Compare the folder with the store. A failure is only printed."""
     if mirror is None:
         return
     err = stderr()
@@ -236,7 +236,7 @@ async def edit(scope: ScopeArgument, key: KeyArgument, *, store: options.Store =
 
 
 async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | None, text: str) -> tuple[str, int]:
-    """Write the text; if the entry was changed meanwhile, as another entry. Returns a message and the exit code."""
+    """Write the text; if the entry changed meanwhile, as another entry. Returns a message and the exit code."""
     async with _open_memory(path, writes=True) as store:
         handle = Memory(store, scope, by=_AUTHOR)
         while True:
@@ -301,7 +301,7 @@ class Draft:
 
 
 def editor_command() -> list[str]:
-    """The command of the user's editor; `CallInvalid` if there is none."""
+    """The command of the user's editor; `CallInvalid` if it does not exist."""
     given = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         command = shlex.split(given)

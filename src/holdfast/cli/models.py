@@ -38,7 +38,7 @@ class ProviderLine(msgspec.Struct, frozen=True):
     key: str | None
     """The one of them that is set. Never its value."""
     ready: bool
-    """Whether everything that is needed is set."""
+    """True if all required settings are present."""
 
 
 @models.callback()
@@ -112,7 +112,7 @@ CheckState: TypeAlias = Literal["ok", "failed", "skipped"]
 
 
 class ModelCheck(msgspec.Struct, frozen=True):
-    """One thing that must work."""
+    """One check of a model."""
 
     name: str
     state: CheckState

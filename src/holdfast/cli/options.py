@@ -1,4 +1,4 @@
-"""What commands share: declaration, exit codes, errors, and the options that several of them have."""
+"""Shared parts of commands: declaration, exit codes, errors, and common options."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ _INVISIBLE: Final = frozenset(
 
 
 def escape_invisible(text: str) -> str:
-    """Replace everything without a glyph of its own by its JSON escape, also line breaks and unusual spaces."""
+    """Replace every character without a visible glyph, also line breaks and unusual spaces, by its JSON escape."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(json.dumps(found)[1:-1] if _is_invisible(found) else found for found in text)

@@ -1,4 +1,4 @@
-"""`holdfast policy` and `holdfast rules`: what an agent may do, and the rules that people stored."""
+"""`holdfast policy` and `holdfast rules`: the permissions of an agent, and the rules that people stored."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class PolicyListing(msgspec.Struct, frozen=True):
 
     agent: str
     policy: bool
-    """Whether the agent has a policy."""
+    """True if the agent has a policy."""
     taint: bool
     rules: tuple[RuleLine, ...]
 

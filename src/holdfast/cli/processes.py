@@ -184,7 +184,7 @@ async def start(
 
 
 async def _run_until_idle(runtime: Runtime, process: Process) -> None:
-    """Wait until the process has ended, or waits for something that may take long."""
+    """Wait until the process has ended, or waits for an answer, signal or distant time."""
     while True:
         version = runtime.store.version
         line = await process.line()
@@ -215,7 +215,7 @@ async def work(
 
 
 def _load_function(reference: str) -> tuple[AnyProcess, list[AnyProcess], list[Agent]]:
-    """Load a function, with all others of its module, which it may start, and its agents."""
+    """Load a function, the other functions of its module (it may start them), and its agents."""
     place, colon, name = reference.rpartition(":")
     if not colon:
         raise CallInvalid(f"{reference!r} names no function; write file.py:name or package.module:name")
@@ -305,7 +305,7 @@ async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store:
 
 
 async def _settle(runtime: Runtime, id: str, wanted: str, *, in_time: bool) -> int:
-    """Carry the request out here if no worker runs the process; print its end, and return the exit code."""
+    """Act on the request here if no worker runs the process; print the process's end, and return the exit code."""
     if in_time:
         await runtime.processes.settle(process_journal(id))
     line = await _wait_until_over(
@@ -326,7 +326,7 @@ def _too_late(id: str, status: str) -> int:
 
 
 async def _wait_until_over(store: Store, read: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]) -> T:
-    """Read a state again and again until it is over, for a short time."""
+    """Read a state repeatedly until it is over, for a short time."""
     version, state = store.version, await read()
     with suppress(TimeoutError):
         async with asyncio.timeout(_CANCEL_TIMEOUT):
@@ -382,7 +382,7 @@ async def prune(
 
 
 async def find_process(store: Store, given: str) -> str:
-    """The id of the process whose id is `given`, or begins so."""
+    """The id of the process with the id `given`, or the only one that begins with it."""
     try:
         if (await store.journal(process_journal(given))).role == PROCESS_ROLE:
             return given
@@ -578,7 +578,7 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
 
 
 async def find_task(store: Store, given: str) -> str:
-    """The id of the task whose id is `given`, or begins so; it need not begin with 'task-'."""
+    """The id of the task with the id `given`, or the only one that begins with it; 'task-' may be left out."""
     for id in (given, f"task-{given}"):
         try:
             if (await store.journal(id)).role == TASK_ROLE:

@@ -87,7 +87,7 @@ def show(context: typer.Context, name: SomeNameArgument = None, *, as_json: opti
 
 
 def _assignments(fields: dict[str, Any]) -> list[str]:
-    """The fields of a profile as `set` takes them."""
+    """The fields of a profile as arguments of `set`."""
     words = [f"{field}={_plain(value)}" for field, value in fields.items() if field not in {"prices", "secrets"}]
     for model, price in fields.get("prices", {}).items():
         # A gap can't be written: cached input without a price costs as much as other input.
@@ -194,7 +194,7 @@ def _expand(path: str) -> str:
 
 
 def _defaults(name: str, command: Any, values: Mapping[str, Any]) -> dict[str, Any]:  # of typer
-    """The defaults of a command and of those below it, as typer's `default_map`."""
+    """The defaults of a command and its subcommands, as typer's `default_map`."""
     found = {below: _defaults(below, each, values) for below, each in getattr(command, "commands", {}).items()}
     for parameter in command.params:
         field = "store" if "--store" in parameter.opts else _FIELDS.get((name, parameter.name))
@@ -204,7 +204,7 @@ def _defaults(name: str, command: Any, values: Mapping[str, Any]) -> dict[str, A
 
 
 def _set_secrets(profile: Profile, *, strict: bool) -> None:
-    """Set the environment variables in which models look for their keys."""
+    """Set the environment variables that models read their keys from."""
     before = dict(os.environ)  # a secret must not change the reference of another one
     for variable, reference in missing_secrets(profile, before).items():
         try:

@@ -116,7 +116,7 @@ async def run(
 async def _open_session(
     path: Path, session: str | None, as_id: str | None, agent: Agent, reference: AgentReference
 ) -> AsyncGenerator[tuple[Store, str]]:
-    """Open the store, or make one, and choose the session of --session or --as, or a new one.
+    """Open or create the store, and choose the session of --session or --as, or a new one.
 
     The reference of the agent is recorded for 'resume', unless the session belongs to another agent.
     """
@@ -139,7 +139,7 @@ async def _open_session(
 
 
 def _announce(session: str, turn: str) -> None:
-    """Print the session and the turn on a terminal, so that the answer can be found again."""
+    """Print session and turn on a terminal, so that the user can find the answer again."""
     err = stderr()
     if err.live:
         err.line(err.paint(f"session {session}, {turn}", "dim"))
@@ -147,7 +147,7 @@ def _announce(session: str, turn: str) -> None:
 
 @contextmanager
 def _open_log(store: Path) -> Generator[int]:
-    """Open the log beside a store to append to it. A link, or anything else that is no plain file, is refused."""
+    """Open the log next to a store to append to it. Refuses links and all but plain files."""
     path = store.with_name(f"{store.name}.log")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     log, reason = -1, "it is no plain file"
@@ -225,7 +225,7 @@ async def resume(
 
 
 async def _resume(path: Path, target: sessions.TurnTarget, agent: Agent, screen: Screen, *, unattended: bool) -> int:
-    """Print the turns of a session until it has nothing left to do, or waits for a person."""
+    """Print the turns of a session until nothing is left to do, or it waits for a person."""
     code = 0
     async with open_store(path) as store:
         # Read before anything is driven: the turn may end before the first look at it.
@@ -236,8 +236,8 @@ async def _resume(path: Path, target: sessions.TurnTarget, agent: Agent, screen:
                 version = store.version
                 followed = await others.show(screen)
                 if followed is None:
-                    # In this order, so that no turn is missed: a background call that ends starts a turn, and that
-                    # turn may end before the next look.
+                    # In this order, so that no turn is missed: a background call that ends starts a turn, and that turn
+                    # may end before the next look.
                     busy = await _in_background(store, target.id)
                     left = left or await _read_unfinished(store, target.id)
                     followed = await _follow(runtime, left, screen, path, others) or await others.show(screen)
@@ -256,7 +256,7 @@ async def _resume(path: Path, target: sessions.TurnTarget, agent: Agent, screen:
 
 
 async def _in_background(store: Store, session: str) -> bool:
-    """Whether tool calls of a session run in the background, or a notification about one is not delivered yet."""
+    """True if tool calls of a session run in the background, or their notifications are not delivered yet."""
     for status in ("idle", "running"):  # in the order in which a task goes on
         if await store.journals(role=TASK_ROLE, session=session, status=status, limit=1):
             return True
@@ -264,14 +264,12 @@ async def _in_background(store: Store, session: str) -> bool:
 
 
 class _UnfinishedTurn(NamedTuple):
-    """The last turn of a session that has not ended."""
-
     session: str
     turn: str
     head: int
     """The last record of the journal."""
     entered: bool
-    """Whether the turn has begun before it."""
+    """True if the turn began before it."""
 
 
 async def _read_unfinished(store: Store, session: str) -> _UnfinishedTurn | None:
@@ -316,7 +314,7 @@ class _LogFormatter(logging.Formatter):
 
 
 def _silence_logs() -> None:
-    """Keep warnings of the runtime off the terminal: the screens print what matters."""
+    """Keep warnings of the runtime off the terminal: the screens print the important ones."""
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
 
@@ -337,10 +335,9 @@ class Screen:
         """Print the outcome."""
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
-        """Print what the turn waits for."""
+        """Print the waits of the turn."""
 
     def remark(self, text: str) -> None:
-        """Print a remark beside the answer."""
         self._err.line(text)
 
 
@@ -431,7 +428,7 @@ class JsonScreen(Screen):
     def ended(self, outcome: TurnOutcome) -> None:
         fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(outcome, value=None))
         if outcome.value is not None:
-            fields["value"] = parse_answer(outcome.text)  # the answer itself: its type may have no JSON form of its own
+            fields["value"] = parse_answer(outcome.text)  # the answer itself: its type may have no JSON form
         self._out.json(fields)
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
@@ -479,7 +476,7 @@ class TurnFollower:
 
     def __init__(self, runtime: Runtime, turn: Turn, screen: Screen, path: Path, *, asks: bool = False) -> None:
         self._asks = asks
-        """Whether the caller asks about approvals itself, so that no command is printed for them."""
+        """True if the caller asks about approvals itself: then no command is printed for them."""
         self._runtime = runtime
         self._turn = turn
         self._screen = screen
@@ -579,7 +576,7 @@ class TurnFollower:
 async def remark_reason(screen: Screen, store: Store, session: str, turn: str) -> None:
     """Print the notifications that started a turn, in one line; nothing if an input started it."""
     number = keys.input_number(turn)
-    # It is among the newest ones: the session has just taken it.
+    # It is one of the newest: the session has just taken it.
     newest = await store.notifications(session, limit=store.limits.page)
     found = [notice for notice in newest if notice.input == number][::-1]
     if not found:
@@ -609,7 +606,7 @@ class SelfStartedTurns:
         self._seen.add(turn)
 
     async def show(self, screen: Screen) -> FollowResult | None:
-        """Print the next one, with the reason why it began; None if there is none now."""
+        """Print the next turn, with the reason why it began; None if none is pending."""
         await self._read()
         while self._pending:
             turn = self._pending.popleft()
@@ -700,7 +697,7 @@ class ChatSession:
         self._runtime: Runtime
         self._others: SelfStartedTurns
         self._asks = sys.stdin.isatty() and sys.stdout.isatty()
-        """Whether a person can be asked about approvals."""
+        """True if a person can answer approvals at this terminal."""
         self._waiting: tuple[Turn, int] | None = None
         """The turn that waits, and the record behind which it continues."""
         self.session = ""
@@ -778,7 +775,7 @@ class ChatSession:
         return not await open_waits(self._runtime.store, self.session)
 
     async def _ask_about(self, approval: Approval) -> bool:
-        """Ask about one approval until it is answered, here or elsewhere; False if the person leaves it for later."""
+        """Ask about one approval until it is answered, here or elsewhere; False if the person postpones it."""
         out, runtime = stdout(), self._runtime
         out.line(approval_title(out, approval))
         out.lines(describe_approval(out, approval, self._path, whole=True))
@@ -807,7 +804,7 @@ class ChatSession:
                 return True
 
     async def _read_answer(self, approval: Approval) -> str | None:
-        """Read the next line that is typed; None if the approval is answered elsewhere before."""
+        """Read the next typed line; None if the approval is answered elsewhere first."""
         loop, store = asyncio.get_running_loop(), self._runtime.store
         line: asyncio.Future[str] = loop.create_future()
         number = sys.stdin.fileno()
@@ -838,9 +835,10 @@ class ChatSession:
             loop.remove_signal_handler(signal.SIGINT)
 
     async def _wait_until_idle(self) -> bool:
-        """Wait until nothing runs here, and print the turns that notifications start; False if a signal ends the chat.
+        """Wait until no work is left here, and print the turns that notifications start; False if a signal ends the
+        chat.
 
-        The leases must be given back before the event loop stops.
+        All leases must be released before the event loop stops.
         """
         store, seen, idle, notified = self._runtime.store, -1, 0.0, False
         while True:
@@ -859,10 +857,10 @@ class ChatSession:
             if not active and (not notified or idle >= _PATIENCE):
                 return True
             idle = 0.0 if active else idle + _PAUSE
-            await asyncio.sleep(_PAUSE)  # no event says that the leases are given back
+            await asyncio.sleep(_PAUSE)  # no event reports that the leases are released
 
     async def _has_notification(self) -> bool:
-        """Whether a notification is about to start a turn."""
+        """True if a notification is about to start a turn."""
         store = self._runtime.store
         try:
             waits = (await store.journal(self.session)).status == "waiting"
@@ -913,7 +911,7 @@ async def _head(store: Store, session: str) -> int:
 
 
 def _handle_line(runner: asyncio.Runner, chat: ChatSession, line: str) -> bool:
-    """Carry out a command, or send an input; False if the chat ends."""
+    """Run a command, or send an input; False if the chat ends."""
     out, err = stdout(), stderr()
     match line.strip():
         case "":
@@ -937,7 +935,7 @@ def _handle_line(runner: asyncio.Runner, chat: ChatSession, line: str) -> bool:
 
 
 def _input_lines() -> Iterator[str]:
-    """The lines that are typed, with editing on a terminal, or that come through a pipe."""
+    """Typed lines, with editing on a terminal, or lines from a pipe."""
     if not sys.stdin.isatty():
         while line := sys.stdin.readline():  # `yield from` would close standard input
             yield line

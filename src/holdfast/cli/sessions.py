@@ -64,7 +64,7 @@ class SessionLine(msgspec.Struct, frozen=True):
     id: str
     agent: str | None
     status: str
-    """As in the journal; or `interrupted` (no process drives it), `queued` (no process has begun) or `quarantined`."""
+    """As in the journal; or `interrupted` (no process drives it), `queued` (it has not begun) or `quarantined`."""
     records: int
     created: int
     updated: int
@@ -181,7 +181,7 @@ def _driver(line: SessionLine) -> str:
 
 
 def _short_ids(ids: list[str]) -> dict[str, str]:
-    """Cut long ids to where they still differ."""
+    """Shorten long ids as far as they stay distinct."""
     found: dict[str, str] = {}
     for id in ids:
         length = _WHOLE_ID
@@ -199,7 +199,7 @@ class TreeRow(NamedTuple):
 
 
 def arrange_tree(lines: Sequence[SessionLine]) -> list[TreeRow]:
-    """Put sessions below their parents, otherwise in the order they have. One whose parent is missing is on top."""
+    """Put sessions below their parents, otherwise in the given order. One with a missing parent is on top."""
     known = {line.id for line in lines}
     below: defaultdict[str | None, list[SessionLine]] = defaultdict(list)
     for line in lines:
@@ -253,7 +253,7 @@ async def cancel(id: options.TurnId, *, reason: options.Reason = "", store: opti
 
 
 async def _turn_to_cancel(store: Store, target: TurnTarget) -> str | None:
-    """The turn that was named, or the open one, or the first queued one."""
+    """The named turn, or else the open one, or the first queued one."""
     conversation = await read_conversation(store, target.id)
     queued = await _queued_inputs(store, target.id)
     if target.turn is not None:
@@ -445,7 +445,7 @@ async def read_journals(
 
 
 async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> AsyncIterator[T]:
-    """All items of a list; `read` returns the page behind an item, or the first one."""
+    """All items of a list; `read` returns the page after an item, or the first one."""
     last: T | None = None
     while page := await read(last):
         for item in page:

@@ -129,7 +129,7 @@ class TimelineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class TurnTimeline(msgspec.Struct, kw_only=True):
-    """One turn. `status` is None while it has not ended."""
+    """One turn. `status` is None until it has ended."""
 
     turn: str
     begun: int
@@ -149,9 +149,9 @@ class TurnTimeline(msgspec.Struct, kw_only=True):
 
 
 class _TimelineBuilder:
-    """Collects the turns of a session in the order of their beginning, from records with their large values.
+    """Collects the turns of a session in order of their beginning, from records with their large values.
 
-    `environments` are those of model calls, by the sequence number of the record that has each.
+    `environments` are those of model calls, by the sequence number of their record.
     """
 
     def __init__(self, environments: Mapping[int, Environment]) -> None:
@@ -209,12 +209,11 @@ class _TimelineBuilder:
         return found
 
     def _step(self, run: str, kind: StepKind, **fields: Any) -> None:  # those of a step
-        """Add a step at the present record, of the present process."""
+        """Add a step at the current record, of the current process."""
         fields.setdefault("by", self._by)
         self._turn(run).steps.append(TimelineStep(seq=self._seq, at=self._at, kind=kind, **fields))
 
     def _cause(self, record: records.Outcome | records.Intended) -> dict[str, Any]:
-        """The cause and the iteration of an effect, as fields of its step."""
         ask = record.ask or self._requests.get(record.key)
         if ask is None:
             return {}
@@ -265,7 +264,7 @@ class _TimelineBuilder:
                 self._step(key.run, "note", text=note)
 
     def _inner(self, run: str, record: records.Outcome) -> None:
-        """An effect inside a tool: only the answers it waited for become steps."""
+        """Take in an effect inside a tool: only answers to its waits become steps."""
         if is_finish(record.key) and isinstance(record, records.Done):
             batch = keys.parse_key(record.key)
             words = finish_of(record)
@@ -327,7 +326,7 @@ class _TimelineBuilder:
 
 
 def _approval_answer(record: records.Outcome) -> tuple[str, str]:
-    """The answer to an approval, and who gave it if that is recorded."""
+    """The state of an approval, and its author if recorded."""
     if not isinstance(record, records.Done) or record.blob is not None:
         return "not answered", ""
     try:
@@ -429,7 +428,7 @@ def _tokens(usage: Usage) -> str:
 
 
 async def _show_request(runtime: Runtime, target: TurnTarget, number: int, *, as_json: bool) -> None:
-    """Print a request of the model, rebuilt from the journal."""
+    """Print a request to the model, rebuilt from the journal."""
     found = [each for each in await read_requests(runtime.store, target.id) if _concerns(each, target.turn)]
     asked = next((each for each in found if each.number == number), None)
     if asked is None:
@@ -478,7 +477,7 @@ def _concerns(record: records.Record | RecordedRequest, turn: str | None) -> boo
 async def _show_messages(
     runtime: Runtime, target: TurnTarget, *, context: bool, words: str | None, as_json: bool
 ) -> None:
-    """Print the messages of a session, or those that the model sees; with `words`, those that have them."""
+    """Print the messages of a session, or those that the model sees; with `words`, only those that contain them."""
     if target.turn is not None:
         raise CallInvalid("messages are those of a whole session: leave the turn out")
     session = runtime.session(target.id)

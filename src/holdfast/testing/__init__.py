@@ -1,8 +1,8 @@
-"""Tools for testing what stands on Holdfast, and Holdfast itself.
+"""Tools for testing code that uses Holdfast, and Holdfast itself.
 
-A model that follows a script, a provider on the loopback that does so in four dialects, a clock to move by hand, a
-seeded event loop, named crash points, a world that remembers what was done to it, one `check` of every invariant, and
-the conformance suite that any store backend can run.
+A model that follows a script, a provider on the loopback that does so in four dialects, a manual clock, a seeded event
+loop, named crash points, a world that remembers the effects on it, one `check` of every invariant, and the conformance
+suite for store backends.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _RequestHead(msgspec.Struct):
-    """The fields of a request that the answer depends on."""
+    """The fields of a request that decide the answer."""
 
     model: str = ""
     stream: bool | None = None
@@ -142,9 +142,9 @@ class ReplyPieces:
 
 
 def split_reply(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_split: bool = True) -> ReplyPieces:
-    """Split a reply into `count` pieces; `chunks` are its texts and refusals as the script has split them.
+    """Split a reply into `count` pieces; `chunks` are its texts and refusals as split by the script.
 
-    Every part has at least one piece, no piece beside another is empty, and the script's own splits stay.
+    Every part has at least one piece, split parts have no empty piece, and the script's own splits stay.
     """
     spoken = tuple(part for part in reply.parts if not isinstance(part, Attachment))
     given = _assign_chunks(spoken, chunks)
@@ -278,7 +278,7 @@ _FINISH_REASONS: Final = {
     "context_overflow": ("model_context_window_exceeded", "length", "MAX_TOKENS"),
     "cancelled": ("end_turn", "stop", "STOP"),
 }
-"""How Anthropic, Chat Completions and Google name the end of a reply."""
+"""Names of the end of a reply, for Anthropic, Chat Completions and Google."""
 
 
 class ReplyWriter(ABC):
@@ -449,7 +449,7 @@ def _chat_usage(usage: Usage) -> dict[str, Any]:
 
 
 class GoogleWriter(ReplyWriter):
-    """Calls come whole, and one that is malformed is only told as the reason for the end."""
+    """Writes calls whole; a malformed call appears only as the finish reason."""
 
     def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
         super().__init__(request, pieces)

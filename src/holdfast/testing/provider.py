@@ -212,7 +212,7 @@ def plan_response(
 
 
 def _steps_with_fault(asked: RequestSummary, answer: StreamedReply, fault: ProviderFault | None) -> list[bytes | Pause]:
-    """Return the chunks of an answer with a fault in them."""
+    """Insert a fault into the chunks of an answer."""
     pieces, ending = list(answer.pieces), answer.ending
     every: list[bytes] = [*pieces[:-1], pieces[-1] + ending] if pieces else [ending]
     match fault:
@@ -232,7 +232,7 @@ def _steps_with_fault(asked: RequestSummary, answer: StreamedReply, fault: Provi
 
 
 def _add(steps: list[bytes | Pause], data: bytes) -> None:
-    """Append to the last write, so that the end of a body is no packet of its own."""
+    """Append to the last write, so that the end of a body is not a separate packet."""
     last = steps[-1] if steps else None
     if isinstance(last, bytes):
         steps[-1] = last + data
@@ -355,7 +355,7 @@ class ProviderConnection(asyncio.Protocol):
             transport.close()
 
     async def _send_slowly(self, request: ProviderRequest, planned: ResponsePlan | None) -> None:
-        """Execute a plan that has to be made first, or has pauses. A disconnect of the client cancels it."""
+        """Execute a plan that must be made first, or has pauses. A disconnect of the client cancels it."""
         if planned is None:
             planned = await self._handler.plan(request)
         before = _status_line(planned.status) + _request_id(request)
@@ -411,7 +411,7 @@ _MAX_CACHED: Final = 4_096
 
 
 def _script_items(script: object) -> tuple[ScriptItem, ...] | None:
-    """Return the items of a script that is an iterable of them."""
+    """Return the items of a script if it is an iterable of them."""
     if callable(script) or isinstance(script, str) or not isinstance(script, Iterable):
         return None
     return tuple(cast("Iterable[ScriptItem]", script))
@@ -495,7 +495,7 @@ class RequestHandler:
         return planned if met is None else plan_response(asked, answer, met, self._pace)
 
     async def _answer(self, asked: RequestSummary) -> tuple[StreamedReply, bool]:
-        """Return the answer of the script, and whether it is cut off."""
+        """Return the answer of the script; True if it is cut off."""
         request = ModelRequest(messages=(), position=asked.position)
         events = [event async for event in self._script.stream(request)]
         words = [event.text for event in events if isinstance(event, TextChunk)]
@@ -518,13 +518,11 @@ class RequestHandler:
 class FakeProvider:
     """Serves a script (as of `ScriptedModel`) in the four dialects, at `url`.
 
-    The end of the path selects the dialect: ``/messages``, ``/responses``, ``/chat/completions``,
-    ``:generateContent`` and ``:streamGenerateContent``. A reply is streamed in `chunks` pieces, or fewer if it is too
-    short (Google's calls are never split), each a write of its own, `pace` seconds apart. Functions of the script see
-    only the position.
-
-    Each of the `faults` hits one request: a list the next requests, a mapping those at a position; a function decides
-    for each request. `requests` has the last `keep` valid requests.
+    The end of the path selects the dialect: ``/messages``, ``/responses``, ``/chat/completions``, ``:generateContent``
+    and ``:streamGenerateContent``. A reply is streamed in `chunks` pieces, or fewer if it is too short (Google's calls
+    are never split), one write each, `pace` seconds apart. Functions of the script see only the position. Each of the
+    `faults` hits one request: a list the next requests, a mapping those at a position; a function decides for each
+    request. `requests` has the last `keep` valid requests.
     """
 
     def __init__(

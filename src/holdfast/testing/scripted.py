@@ -133,7 +133,7 @@ def refusal(words: str) -> Refusal:
     return Refusal(words)
 
 
-def call(tool: str | AnyTool, /, **arguments: Any) -> ScriptedCall:  # what the tool takes
+def call(tool: str | AnyTool, /, **arguments: Any) -> ScriptedCall:  # the arguments of the tool
     """Call a tool, with the JSON of these arguments."""
     return ScriptedCall(tool if isinstance(tool, str) else tool.name, decode_value(encode_value(arguments)))
 
@@ -247,7 +247,7 @@ def _check_item(item: object, what: str) -> ScriptItem:
 
 
 async def _resolve(item: ScriptItem, request: ModelRequest) -> ScriptReply:
-    """Call functions and wait for delays until there is a reply."""
+    """Call functions and wait for delays until a reply remains."""
     while True:
         if isinstance(item, ScriptedDelay):
             await asyncio.sleep(item.seconds)

@@ -1,7 +1,7 @@
 """Deterministic simulation: a seeded event loop with virtual time.
 
-The seed decides the order of ready callbacks. Time jumps to the next timer when nothing is ready. The same seed gives
-the same history, so a failure can be repeated by its seed. Simulated code must not use threads.
+The seed decides the order of ready callbacks. Time jumps to the next timer when no callback is ready. The same seed
+gives the same history, so a failure can be repeated by its seed. Simulated code must not use threads.
 """
 
 from __future__ import annotations

@@ -70,10 +70,10 @@ async def check(store: Store, world: World | None = None, *, canaries: Sequence[
     """Return every violated invariant.
 
     Store: no gaps, right checksums, outcomes only after a required intent, one outcome for each key, one terminal for
-    each run, no dangling blob, epochs that never go back; lists, notifications, memories and spending that follow
-    from the records. World: an effect that must not be repeated was attempted at most once, all attempts of an effect
-    have one idempotency key, no two effects share a key, and every effect that is recorded as done reached the world.
-    `canaries` are secrets that must not be stored anywhere.
+    each run, no dangling blob, epochs that never go back; lists, notifications, memories and spending that follow from
+    the records. World: an effect that must not be repeated was attempted at most once, all attempts of an effect have
+    one idempotency key, no two effects share a key, and every effect recorded as done reached the world. `canaries` are
+    secrets that must not be stored anywhere.
     """
     return await store.examine(lambda reader: _check(reader, world, canaries))
 
@@ -120,7 +120,7 @@ def _shared_keys(attempts: list[EffectAttempt]) -> Iterator[Violation]:
 
 
 def _recorded_calls(reader: Reader) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return all intended effects, and all tool calls that are done, by journal and key."""
+    """Return all intended effects, and all completed tool calls, by journal and key."""
     intended: set[tuple[str, str]] = set()
     tools: set[tuple[str, str]] = set()
     done: set[tuple[str, str]] = set()

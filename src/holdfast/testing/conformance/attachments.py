@@ -1,4 +1,4 @@
-"""Attachments: who may read which bytes, how many there may be, and what is collected."""
+"""Attachments: access by session, limits, and collection."""
 
 # ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEXT = "text/plain"
 
 
 async def _rooted(store: Store) -> None:
-    """Something in the store refers to a blob."""
+    """Make the store refer to a blob."""
     lease = await leased(store, "root")
     await store.append(lease, [with_blob(await store.put_blob(b"root"))], head=1)
 

@@ -451,7 +451,7 @@ async def a_change_that_came_before_the_waiting_is_not_missed(store: Store) -> N
 
 
 async def _quiet(store: Store) -> int:
-    """The version when nothing is left to notice; the opening of the store itself may come late."""
+    """The version once no change is left to notice; the opening of the store itself may be noticed late."""
     seen = store.version
     for _ in range(100):
         before, seen = seen, await store.changed(seen, 0.05)

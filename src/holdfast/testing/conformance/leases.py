@@ -230,7 +230,7 @@ async def a_lease_lacks_the_content_of_a_fork(store: Store) -> None:
 
 
 async def _task(store: Store, name: str, session: str | None = "s", *, role: str | None = "task") -> Lease:
-    """A process that is in the middle of its work."""
+    """Open a process in the middle of its work."""
     await store.open_journal(name, "process", role=role, session=session)
     lease = await store.claim(name)
     await append_here(store, lease, Started(at=1, run="r"))
@@ -330,7 +330,7 @@ async def a_journal_that_depends_on_its_siblings_is_made_only_where_they_are_as_
 
 
 async def _wakes(store: Store, journal: str) -> int:
-    """How often the journal was woken: whoever claims it is told."""
+    """The number of wakes that a claim of the journal reports."""
     lease = await store.claim(journal)
     await store.release(lease)
     return lease.wakes
@@ -341,7 +341,7 @@ async def _work(store: Store, journal: str) -> Work | None:
 
 
 async def _parked(store: Store, journal: str, *waits: str) -> Lease:
-    """A session whose run waits for something; its lease is given back, and nothing is left to do."""
+    """Park a session at waits, and release its lease with no work left."""
     lease = await leased(store, journal)
     await append_here(store, lease, Started(at=1, run="r"), Parked(at=2, run="r", waits=waits))
     await store.release(lease, seen=lease.wakes)

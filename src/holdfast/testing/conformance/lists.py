@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:
-    """Twelve journals of both kinds and several agents, in all states; some with the same time of change."""
+    """Create twelve journals of both kinds and several agents, in all states; some changed at the same time."""
     endings: tuple[EndStatus, ...] = ("completed", "failed", "cancelled", "limit")
     for n in range(12):
         name = f"j{n:02}"
@@ -165,13 +165,13 @@ def _handed(agent: str, by: str, call: str, *, at: int = 7) -> Handed:
 
 
 async def _clerks(store: Store) -> Lease:
-    """The journal "a", which a clerk has."""
+    """Open the journal "a" with the agent clerk."""
     await store.open_journal("a", "session", "clerk")
     return await store.claim("a")
 
 
 async def _to_cook(store: Store) -> Lease:
-    """The journal "a", which a clerk has handed over to a cook with its fourth record."""
+    """Open the journal "a" and hand it from clerk to cook with its fourth record."""
     lease = await _clerks(store)
     await append_here(store, lease, Started(at=1, run="main"), step("x"), _handed("cook", "clerk", "x"))
     return lease

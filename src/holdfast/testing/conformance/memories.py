@@ -207,10 +207,10 @@ async def the_room_of_a_scope_is_limited(store: Store, clock: ManualClock) -> No
     before = await store.memory_scopes()
     await refusal(MemoryFull, store.memory_put("s", "more", large), scope="s", limit=store.limits.scope_bytes)
     assert await store.memory_scopes() == before
-    await store.memory_put("s", "00", large)  # what an entry had before is free
+    await store.memory_put("s", "00", large)  # the bytes of the old value are free
     await store.memory_put("other", "more", large)
     clock.advance(10)
-    await store.memory_put("s", "more", large)  # what has expired does not count
+    await store.memory_put("s", "more", large)  # expired entries do not count
 
 
 async def scopes_have_their_number_of_entries_and_bytes(store: Store) -> None:

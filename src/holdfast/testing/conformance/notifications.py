@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 
 
 async def _notify(store: Store, title: str = "done", *, priority: int = 0, due: int | None = None) -> Notification:
-    """A new notification for the session `a`."""
     return (await store.notify("a", kind="task", title=title, priority=priority, due=due))[0]
 
 
 async def _offered_titles(store: Store) -> list[str]:
-    """The titles of what may be delivered to the session `a` now, in order."""
+    """The titles of notifications that may be delivered to the session `a` now, in order."""
     return [found.title for found in await store.next_notifications("a")]
 
 
 async def _attend(store: Store) -> None:
-    """Look at the session `a` and leave it: whatever woke it was seen."""
+    """Claim and release the session `a`, so that all its wakes are seen."""
     lease = await store.claim("a")
     await store.release(lease, seen=lease.wakes)
 
@@ -258,7 +257,7 @@ async def an_appended_notification_under_a_key_that_says_the_same_is_there_alrea
 
 
 async def _in_state(store: Store, state: str) -> Notification:
-    """A notification of the session `a` in a state that is not claimed."""
+    """Create a notification of the session `a` in an unclaimed state."""
     now = store.clock.read().wall
     if state == "dead":
         lease = await leased(store, f"task-{len(await store.notifications())}")
@@ -320,7 +319,7 @@ async def a_fork_does_not_take_notifications_along(store: Store, lease: Lease) -
 
 
 async def _carried(store: Store, lease: Lease, *ids: int) -> Receipt:
-    """The input that carries these notifications."""
+    """Deliver these notifications; returns their input."""
     chosen = ids or tuple(found.id for found in await store.next_notifications("a"))
     receipt = await store.deliver_notifications(lease, chosen, "news")
     assert receipt is not None
@@ -330,7 +329,7 @@ async def _carried(store: Store, lease: Lease, *ids: int) -> Receipt:
 async def _turn(
     store: Store, lease: Lease, receipt: Receipt, status: EndStatus | None, *, unstarted: bool = False
 ) -> None:
-    """A turn that this input begins, and how it ends."""
+    """Run a turn begun by this input, with an optional end."""
     run = f"t{receipt.input}"
     admitted = Admitted(at=1, input=receipt.input, key=receipt.key, run=run)
     if unstarted:
@@ -394,7 +393,7 @@ async def a_carriage_that_is_refused_claims_nothing(store: Store, lease: Lease) 
 
 
 async def _other_epoch(store: Store, lease: Lease) -> Lease:
-    """A lease that has moved on."""
+    """A lease superseded by another claim."""
     await store.claim(lease.journal)
     return lease
 
@@ -543,12 +542,12 @@ DAY: Final = 24 * 60 * 60 * 1000
 
 
 async def _finished(store: Store, title: str = "done") -> int:
-    """A notification of the session `a` that was taken as read."""
+    """Create an acknowledged notification of the session `a`."""
     return (await store.settle_notification((await _notify(store, title)).id, "acknowledged"))[0].id
 
 
 async def _one_of_each(store: Store, lease: Lease) -> dict[str, int]:
-    """A notification of the session `a` in each state. The dead one is for a journal that does not exist."""
+    """Create a notification of the session `a` in each state. The dead one is for a journal that does not exist."""
     now = store.clock.read().wall
     numbers = {state: (await _notify(store, state)).id for state in ("claimed", "acknowledged", "cancelled")}
     await store.deliver_notifications(lease, [numbers["claimed"]], "news")
@@ -632,7 +631,7 @@ async def a_key_is_free_when_its_notification_is_purged(store: StoreA, clock: Ma
 
 
 async def _stopped(store: Store) -> list[Notification]:
-    """What waits for the session `a`, one for now, two claimed, one for later; and then it is quarantined."""
+    """Create notifications for the session `a`, one due now, two claimed, one for later; then quarantine it."""
     lease = await leased(store, "a")
     numbers = [(await _notify(store, title)).id for title in ("now", "in the inbox", "in a turn")]
     numbers.append((await _notify(store, "later", due=store.clock.read().wall + DAY)).id)

@@ -23,7 +23,7 @@ KEY = "call"
 
 
 async def _begun(store: Store, id: str = "p", said: object = "go") -> Lease:
-    """A process that has begun."""
+    """Begin a process; returns its lease."""
     await store.accept_into(id, "process", "f", said, key=KEY, role="process", session="s")
     lease = await store.claim(id)
     await append_here(store, lease, Admitted(at=1, input=1, key=KEY), Started(at=1, run="r"))
@@ -31,7 +31,7 @@ async def _begun(store: Store, id: str = "p", said: object = "go") -> Lease:
 
 
 async def _over(store: Store, id: str = "p", said: object = "go") -> int:
-    """A process that has ended; where its journal ends."""
+    """Run a process to its end; returns the head of its journal."""
     lease = await _begun(store, id, said)
     head = await append_here(store, lease, step("x"), Ended(at=2, run="r", status="completed"))
     await store.release(lease, seen=lease.wakes)

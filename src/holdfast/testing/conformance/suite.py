@@ -50,7 +50,7 @@ PATIENCE: Final = 5.0
 
 
 class Stores(Protocol):
-    """One storage that can be opened again and again, also while it is open already."""
+    """One storage that can be opened repeatedly, also while it is open already."""
 
     def open(self, clock: Clock) -> AbstractAsyncContextManager[Store]:
         """A new opening, which sees whatever earlier ones have committed."""
@@ -58,7 +58,7 @@ class Stores(Protocol):
 
 
 class Case(NamedTuple):
-    """One law of the contract: its name is a sentence, `run` raises `AssertionError` where it does not hold."""
+    """One law of the contract: its name is a sentence; `run` raises `AssertionError` if it does not hold."""
 
     name: str
     run: Callable[[Stores], Awaitable[None]]
@@ -77,11 +77,11 @@ def cases_in(module: ModuleType) -> list[Case]:
 
 
 async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) -> None:
-    """Run a case with what the types of its parameters ask for.
+    """Run a case with arguments that match the types of its parameters.
 
     `Store` is an opening of the storage, `StoreA` one with a new journal "a", `Lease` the first opening's lease on a
     new journal "a" for a second, `ManualClock` the clock of all openings. `Reopen` closes all openings and returns
-    another one. After the case the storage must pass the audit. A case that takes `Stores` does all of this by itself.
+    another one. After the case the storage must pass the audit. A case that takes `Stores` does all of this itself.
     """
     clock = ManualClock()
     async with AsyncExitStack() as stack:
@@ -118,7 +118,7 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
 
 @asynccontextmanager
 async def unchanged(store: Store) -> AsyncGenerator[None]:
-    """Nothing that is done in the block changes anything in the store."""
+    """Assert that the block changes nothing in the store."""
     before = await contents(store)
     yield
     assert await contents(store) == before
@@ -170,7 +170,7 @@ async def read_pages(read: Callable[..., Awaitable[list[T]]], limit: int) -> lis
 
 
 async def all_work(store: Store) -> list[Work]:
-    """All that there is to do, page by page."""
+    """All work of the store, page by page."""
     found: list[Work] = []
     while page := await store.work(found[-1].no if found else 0):
         assert page[0] not in found, "a page begins with work that was shown before"
@@ -255,7 +255,7 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "deliver_notifications": lambda store, lease: store.deliver_notifications(lease, (), "news"),
     "next_notifications": lambda store, lease: store.next_notifications(lease.journal),
 }
-"""Every call that needs a journal."""
+"""Every call that takes a journal."""
 
 
 async def _collected(store: Store) -> None:
@@ -302,6 +302,6 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "tombstones": lambda store, _: store.tombstones(),
     "spent": lambda store, _: store.spent("clerk"),
 }
-"""Every call that needs none."""
+"""Every call that takes none."""
 STALE: Final = ("append", "renew", "release", "deliver_notifications", "trim_journal", "empty_inputs", "remove_waits")
 """The calls that need a lease that is still theirs."""

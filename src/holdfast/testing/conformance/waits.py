@@ -205,7 +205,7 @@ async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
 
 
 async def _told(store: Store, token: str, value: object) -> str:
-    """All that the bearer of a token can see of the refusal."""
+    """Everything that the bearer of a token can see of the refusal."""
     error = await refusal(errors.HoldfastError, store.resolve(token, value))
     return f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
 
@@ -222,7 +222,7 @@ async def _states(store: Store, journal: str = "a") -> dict[str, str]:
 
 
 async def _begun(store: Store, journal: str = "a") -> Lease:
-    """A journal with the run t1 under way, and its lease."""
+    """Begin the run t1 in a journal; returns its lease."""
     lease = await leased(store, journal)
     await append_here(store, lease, Started(at=1, run="t1", code="1", by="test"))
     return lease

@@ -1,4 +1,4 @@
-"""Memory for people and agents: the handle on one scope, and its mirror as readable files."""
+"""Memory for people and agents: the handle on one scope, and its mirror in readable files."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 AUTHOR: Final = "mirror"
-"""Author of entries that were taken in from files."""
+"""Author of entries taken from files."""
 
 
 class MirroredCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A file that holds one version of an entry: digests of the value and of the bytes."""
+    """A file with one version of an entry: digests of the value and of the bytes."""
 
     version: int
     value: str
@@ -44,7 +44,7 @@ class MirroredCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class MirrorBase(msgspec.Struct, frozen=True):
-    """The last mirrored copy, and the one that was about to be written before a possible crash."""
+    """The last mirrored copy, and the one being written before a possible crash."""
 
     mirrored: MirroredCopy | None = None
     writing: MirroredCopy | None = None
@@ -58,35 +58,35 @@ class FileDigests(msgspec.Struct, frozen=True):
 
 
 class EntryState(msgspec.Struct, frozen=True):
-    """An entry without its text: all texts of a store may not fit into memory."""
+    """An entry without its text: the texts of a store may not fit into memory."""
 
     version: int = 0
-    """That of its last known change; 0 if there never was one."""
+    """The version of its last known change; 0 without one."""
     value: str | None = None
     """The digest of its text; None if there is no entry."""
     expires: int | None = None
 
 
 class KeepBase(msgspec.Struct, frozen=True):
-    """Do nothing but remember this base; None forgets it."""
+    """Only remember this base; None forgets it."""
 
     base: MirrorBase | None
 
 
 class TakeFile(msgspec.Struct, frozen=True):
-    """Put the file's text into the entry, which must be at `expected`."""
+    """Put the file's text into the entry, if it is still at `expected`."""
 
     expected: int
 
 
 class DropEntry(msgspec.Struct, frozen=True):
-    """Remove the entry, if it is at `expected`."""
+    """Remove the entry, if it is still at `expected`."""
 
     expected: int
 
 
 class WriteFile(msgspec.Struct, frozen=True):
-    """Write the entry to the file, over one with the digest `over`, or where there is none."""
+    """Write the entry to the file, over one with the digest `over` or as a new file."""
 
     over: str | None
 
@@ -108,7 +108,7 @@ MirrorDecision: TypeAlias = KeepBase | TakeFile | DropEntry | WriteFile | EraseF
 
 
 def digest_of(data: bytes) -> str:
-    """The digest of a text."""
+    """SHA-256 of a text."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -121,7 +121,7 @@ def decide(base: MirrorBase | None, file: FileDigests | None, entry: EntryState)
     if file is None:
         if entry.value is None:
             return KeepBase(None)
-        # Only a file that is known to have existed can have been removed.
+        # A file can have been removed only if it is known to have existed.
         return DropEntry(entry.version) if sure else WriteFile(None)
     copy = next((copy for copy in (writing, mirrored) if copy is not None and copy.file == file.file), None)
     if entry.value is None:
@@ -135,7 +135,7 @@ def decide(base: MirrorBase | None, file: FileDigests | None, entry: EntryState)
 
 
 def _trusted_copy(copy: MirroredCopy | None, entry: EntryState) -> MirroredCopy | None:
-    """None for a version that this store never had: it was restored to an earlier state meanwhile."""
+    """The copy; None if this store never had its version, because it was restored to an earlier state."""
     if copy is None or copy.version > entry.version:
         return None
     changed = copy.version == entry.version and copy.value != entry.value
@@ -188,7 +188,7 @@ def encode_index(store: str, bases: dict[EntryPlace, MirrorBase]) -> bytes:
 
 
 def decode_index(store: str, data: bytes) -> dict[EntryPlace, MirrorBase] | None:
-    """The bases in the index file; None if it can't be trusted for this store."""
+    """The bases in the index file; None if it is not valid for this store."""
     try:
         found = msgspec.json.decode(data, type=_Index)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -200,7 +200,7 @@ def decode_index(store: str, data: bytes) -> dict[EntryPlace, MirrorBase] | None
 
 
 def _is_name(name: str) -> bool:
-    """Anyone may write into the folder, so names are checked."""
+    """Check a name: anyone may write into the folder."""
     try:
         check_name("name", name)
     except InvalidId:
@@ -212,32 +212,32 @@ def _is_name(name: str) -> bool:
 
 
 class RefusedFile(msgspec.Struct, frozen=True):
-    """A file, a folder or an entry that the mirror left alone, and the reason."""
+    """A file, a folder or an entry that the mirror did not touch, and the reason."""
 
     path: str
     reason: str
 
 
 class MirrorReport(msgspec.Struct, frozen=True):
-    """The result of a comparison. Paths are below the folder of the mirror."""
+    """The result of a comparison. Paths are relative to the folder of the mirror."""
 
     written: tuple[str, ...] = ()
     """Files that were written."""
     erased: tuple[str, ...] = ()
-    """Files that were removed, because their entries were."""
+    """Files that were removed with their entries."""
     taken: tuple[str, ...] = ()
-    """Files whose text was taken in."""
+    """Files whose text was taken into memory."""
     dropped: tuple[str, ...] = ()
     """Files that a user removed, and their entries with them."""
     conflicts: tuple[str, ...] = ()
-    """Files with a text that lost against a change of its entry."""
+    """Files whose text lost against a change of the entry."""
     refused: tuple[RefusedFile, ...] = ()
     again: bool = False
-    """Whether something changed meanwhile, so that another comparison is due."""
+    """Something changed meanwhile, so another comparison is due."""
 
 
 class MirrorUnavailable(WorldError):
-    """The folder can't be used at all. Memory itself works."""
+    """The folder is unusable. Memory itself works."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(f"memory can't be mirrored in {folder}: {reason}")
@@ -246,7 +246,7 @@ class MirrorUnavailable(WorldError):
 
 
 class MirrorBusy(WorldError):
-    """Another process has the folder locked for too long."""
+    """Another process locks the folder for too long."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"another process is at work in {folder}; try again")
@@ -269,14 +269,14 @@ class MirrorTooLarge(WorldError):
 
 SUFFIX: Final = ".md"
 OWN_PREFIX: Final = ".holdfast-"
-"""Prefix of the mirror's own files. No key can begin with a dot."""
+"""Prefix of the mirror's own files; no key can begin with a dot."""
 _CONFLICT: Final = ".conflict-"
 _MAX_BYTES: Final = 240
 _SHORTENED: Final = re.compile(r"~[0-9a-f]{16}\Z")
 
 
 class StrayFile(msgspec.Struct, frozen=True):
-    """A file that belongs to no entry; the reason is empty for files that need no report."""
+    """A file without an entry; the reason is empty for files that need no report."""
 
     reason: str
 
@@ -291,7 +291,7 @@ def file_name_of(name: str) -> str:
 
 
 def parse_file_name(found: bytes, known: Mapping[str, str], suffix: str = SUFFIX) -> str | StrayFile:
-    """The scope or key of a name on the disk. `known` has the names that were shortened."""
+    """The scope or key of a file name. `known` has the shortened names."""
     if found.startswith(b".") or (suffix and (found.endswith(b"~") or found[:1] == found[-1:] == b"#")):
         return StrayFile("")  # a file of the mirror, or a backup of an editor
     try:
@@ -321,6 +321,6 @@ def conflict_key(key: str, version: int, digest: str, taken: Container[str]) -> 
 
 
 def is_conflict_key(made: str, key: str) -> bool:
-    """Whether `made` is a key for a text that lost against some version of the entry `key`."""
+    """True if `made` is a key for a text that lost against some version of the entry `key`."""
     head, mark, _ = made.rpartition(_CONFLICT)
     return bool(mark) and (head == key or (len(made) == MAX_NAME and key.startswith(head)))

@@ -1,8 +1,8 @@
 """The folder of the mirror: a subfolder for each scope, a file for each entry. No text of a user is lost here.
 
-A replacement swaps places with the file, then the displaced file is examined. If it is not the expected one, a user
-wrote it just now, and it is kept under a name of its own. All names of the mirror begin with a dot, which no key can:
-`.new` is a text that is being written, `.old` one that was complete when it got this name.
+A replacement swaps places with the file, then checks the displaced file. If it is not the expected one, a user wrote it
+just now, and it gets its own name. All names of the mirror begin with a dot, which no key can: `.new` is a text being
+written, `.old` one that was complete when it got this name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LIBC: Final[list[ctypes.CDLL]] = []
 
 
 def exchange_names(below: int, one: bytes, other: bytes) -> bool:
-    """Swap two files; False if the system or the file system can't. `FileNotFoundError` if one is missing."""
+    """Swap two files; False if unsupported here. `FileNotFoundError` if one is missing."""
     if not _LIBC:
         _LIBC.append(ctypes.CDLL(None, use_errno=True))
     try:
@@ -94,10 +94,10 @@ class FolderContents:
     files: dict[EntryPlace, FileDigests] = field(default_factory=dict["EntryPlace", FileDigests])
     refused: list[RefusedFile] = field(default_factory=list[RefusedFile])
     blocked: set[EntryPlace | str] = field(default_factory=set["EntryPlace | str"])
-    """Entries whose file can't be used, and scopes whose folder can't."""
+    """Entries with unusable files, and scopes with unusable folders."""
 
     def is_blocked(self, place: EntryPlace) -> bool:
-        """Whether the place of this entry's file is, or may be, taken by something that is left alone."""
+        """True if the place of this entry's file is, or may be, taken by something that the mirror does not touch."""
         return place in self.blocked or place[0] in self.blocked
 
 
@@ -106,13 +106,13 @@ class WriteOutcome(Enum):
 
     WRITTEN = "written"
     KEPT = "kept"
-    """Written; a text that a user put there at this moment was kept beside it."""
+    """Written; a text that a user put there at this moment is kept beside it."""
     IN_THE_WAY = "in the way"
     """Not written: another file is there, or the expected one is gone."""
 
 
 KnownDigests: TypeAlias = dict[tuple[str, bytes], tuple[tuple[int, ...], FileDigests]]
-"""Digests of files by their place, each with the version of the file that was read."""
+"""Digests of files by their place, each with the stamp of the file."""
 
 
 def entry_path(place: EntryPlace) -> str:
@@ -139,7 +139,6 @@ class MirrorFolder:
             raise
 
     def close(self) -> None:
-        """Unlock the folder."""
         self._workspace.close()
 
     def _lock(self) -> None:
@@ -180,7 +179,7 @@ class MirrorFolder:
         crash_point("mirror.noted")
 
     def look(self, places: Mapping[EntryPlace, object]) -> FolderContents:
-        """All files, by their entry. `places` are the known entries."""
+        """All files by entry. `places` are the known entries."""
         found = FolderContents()
         scopes: dict[str, str] = {file_name_of(scope): scope for scope, _ in places}
         keys: dict[str, dict[str, str]] = {}
@@ -214,7 +213,7 @@ class MirrorFolder:
                 try:
                     found.files[scope, key] = self._file_digests(below, (scope, name), label)
                 except FileMissing:
-                    continue  # it was removed just now
+                    continue  # removed meanwhile
                 except HoldfastError as error:
                     found.blocked.add((scope, key))
                     _refuse(found, label, str(error))
@@ -241,7 +240,6 @@ class MirrorFolder:
             return seen
 
     def read(self, place: EntryPlace) -> tuple[FileDigests, str]:
-        """The text of a file, and its digests."""
         label = entry_path(place)
         with self._workspace.file(label.encode(), label, follow=False) as number:
             data = read_bytes(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE)
@@ -269,7 +267,7 @@ class MirrorFolder:
             return done
 
     def erase(self, place: EntryPlace, over: str, aside: str) -> bool:
-        """Remove a file with the digest `over`; False if it was another one, which is now beside it."""
+        """Remove a file with the digest `over`; False if it was another one, which is then kept under `aside`."""
         with self._scope(place[0]) as below, translate_errors(entry_path(place)):
             name = _file_name(place[1])
             old = _own_name(name, b"old")
@@ -296,7 +294,7 @@ class MirrorFolder:
             return f"{file_name_of(place[0])}/{made.decode()}"
 
     def recover(self, bases: Mapping[EntryPlace, MirrorBase]) -> None:
-        """Clean up after a killed process: remove files of the mirror, and name those that users wrote."""
+        """Clean up after a killed process: remove files of the mirror, and rename those that users wrote."""
         owners = {
             (file_name_of(scope).encode(), _own_name(_file_name(key), b"old")): (scope, key) for scope, key in bases
         }
@@ -346,7 +344,7 @@ class MirrorFolder:
         return WriteOutcome.WRITTEN if self._settle(below, old, {over}, aside) else WriteOutcome.KEPT
 
     def _settle(self, below: int, old: bytes, ours: set[str], aside: str) -> bool:
-        """Remove a displaced file if it is the mirror's; else a user wrote it just now, and it gets a name."""
+        """Remove a displaced file of the mirror; rename one that a user wrote just now."""
         try:
             with self._workspace.file(old, "a file", below=below, follow=False) as number:
                 seen = _compute_digests(read_chunks(number, "a file", self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
@@ -406,7 +404,7 @@ def _compute_digests(pieces: Iterator[bytes] | list[bytes]) -> FileDigests:
 
 
 def _link_name(below: int, one: bytes, name: bytes) -> bool:
-    """Rename, but never over another file; False if there is one."""
+    """Rename without replacing; False if the name is taken."""
     try:
         os.link(one, name, src_dir_fd=below, dst_dir_fd=below, follow_symlinks=False)
     except FileExistsError:
@@ -418,7 +416,6 @@ def _link_name(below: int, one: bytes, name: bytes) -> bool:
 
 
 def _rename_aside(below: int, old: bytes, aside: str) -> bytes:
-    """Give a file a free name."""
     count = 1
     while True:
         made = _file_name(aside if count == 1 else f"{aside}-{count}")
@@ -433,13 +430,13 @@ def _rename_aside(below: int, old: bytes, aside: str) -> bytes:
 
 
 def _same_text(below: int, one: bytes, other: bytes) -> bool:
-    """Whether two files have the same text, and no process writes the first."""
+    """True if two files have the same text, and no process writes the first."""
     text = _quick_text(below, one)
     return text is not None and text == _quick_text(below, other)
 
 
 def _quick_text(below: int, name: bytes) -> bytes | None:
-    """The text of a file that is small and not being written."""
+    """The text of a small file; None for a large one, or while it is being written."""
     try:
         number = os.open(name, _READ, dir_fd=below)
     except OSError:
@@ -456,7 +453,7 @@ def _quick_text(below: int, name: bytes) -> bytes | None:
 
 
 def _is_being_written(number: int) -> bool:
-    """Whether a process has it open for writing: the kernel grants a read lease only if none has."""
+    """True if a process has it open for writing: only then does the kernel refuse a read lease."""
     setting, kind, none = (getattr(fcntl, name, None) for name in ("F_SETLEASE", "F_RDLCK", "F_UNLCK"))
     if setting is None or kind is None or none is None:
         return False

@@ -19,7 +19,7 @@ class Memory:
     """Keyed texts of one scope that outlive sessions.
 
     Scopes and keys are names of 1 to 200 characters without separators, control characters, or dots at their ends. `by`
-    is the author of changes through this handle; entries and their history name it. `changed` is called after each
+    is the author of changes through this handle, named in entries and their history. `changed` is called after each
     durable change through this handle.
     """
 
@@ -37,11 +37,11 @@ class Memory:
         return f"Memory({self.scope!r})"
 
     def written_by(self, by: str) -> Memory:
-        """The same memory, for another author."""
+        """The same memory for another author."""
         return Memory(self._store, self.scope, by=by, changed=self._changed)
 
     async def get(self, key: str) -> MemoryEntry | None:
-        """The entry; None if there is none."""
+        """The entry; None without one."""
         return await self._store.memory_get(self.scope, key)
 
     async def put(
@@ -50,14 +50,14 @@ class Memory:
         """Write an entry; returns it with its new version.
 
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires
-        after `ttl` (seconds or a timedelta); without one it stays, even if it had one before. `MemoryFull` if the scope
-        has no room for it.
+        after `ttl` (seconds or a timedelta); by default never, whatever it had before. `MemoryFull` if the scope has no
+        room.
         """
         expires = None if ttl is None else self._store.clock.read().wall + _milliseconds(ttl)
         return await self._write(key, value, expected, expires)
 
     async def rewrite(self, entry: MemoryEntry, value: str) -> MemoryEntry:
-        """Replace the value of an entry, if its version is still that of `entry`; its expiry stays."""
+        """Replace the value of an entry if its version is still that of `entry`; keep its expiry."""
         return await self._write(entry.key, value, entry.version, entry.expires)
 
     async def copy(self, entry: MemoryEntry, key: str) -> MemoryEntry:
@@ -70,7 +70,7 @@ class Memory:
         return entry
 
     async def delete(self, key: str, *, expected: int | None = None) -> MemoryEntry | None:
-        """Remove an entry; returns it, None if there was none. Its history stays."""
+        """Remove an entry; returns it, or None without one. Its history stays."""
         gone = await self._store.memory_delete(self.scope, key, expected=expected, by=self._by)
         if gone is not None:
             self._tell()
@@ -79,7 +79,7 @@ class Memory:
     async def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[MemoryEntry]:
         """Entries whose key begins with `prefix`, by key. Pass the last key as `after` for the next page.
 
-        Entries with a wrong checksum are left out; `damaged` lists them.
+        Leaves out damaged entries; `damaged` lists them.
         """
         return (await self._store.memory_page(self.scope, prefix, after=after, limit=limit)).entries
 
@@ -89,7 +89,7 @@ class Memory:
         """All entries whose key begins with `prefix`, by key, read page by page.
 
         `damaged` is called with the key of each entry with a wrong checksum. Without it, such an entry raises
-        `MemoryCorrupt`: a caller that wants all entries must not take a damaged one for a missing one.
+        `MemoryCorrupt`, so that it is not taken for a missing one.
         """
         after, more = "", True
         while more:
@@ -104,16 +104,16 @@ class Memory:
             more = page.more
 
     async def damaged(self, prefix: str = "") -> list[str]:
-        """The keys of entries with a wrong checksum: write them again, or restore them from a backup."""
+        """The keys of entries with a wrong checksum. Write them again, or restore them from a backup."""
         keys: list[str] = []
         async for _ in self.entries(prefix, damaged=keys.append):
             pass
         return keys
 
     async def search(self, words: str, limit: int | None = None) -> list[MemoryEntry]:
-        """Entries that contain all these words in their key or value, best first. No word is an operator.
+        """Entries that contain all these words in key or value, best first. No word is an operator.
 
-        Entries with a wrong checksum are left out.
+        Leaves out damaged entries.
         """
         return (await self._store.memory_search(self.scope, words, limit)).entries
 

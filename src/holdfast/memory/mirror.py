@@ -1,6 +1,6 @@
 """The mirror of memory: readable files beside the store, whose edits become memory.
 
-First one comparison of the folder with memory (read both, decide, take texts in, write files), then the mirror, which
+First one comparison of the folder with memory (read both, decide, take texts, write files), then the mirror, which
 compares whenever one of them changes.
 """
 
@@ -68,7 +68,7 @@ _PATHS: Final = ("written", "erased", "taken", "dropped", "conflicts")
 
 
 async def run_to_end(work: Callable[..., T], *given: object) -> T:
-    """Run `work` in a thread and wait for its end even if cancelled: it uses files that the caller closes."""
+    """Run `work` in a thread and wait for its end even if cancelled: the caller closes the files that it uses."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *given))
     try:
         return await asyncio.shield(running)
@@ -109,7 +109,7 @@ class MirrorSync:
         """Seconds of waiting for files to settle."""
 
     async def run(self) -> MirrorReport:
-        """Compare once. Files that change meanwhile are left to the next comparison, and the report tells so."""
+        """Compare once. Files that change meanwhile wait for the next comparison; the report tells so."""
         self._noted = await run_to_end(self._folder.bases, self._store.id)
         self._bases = dict(self._noted or {})
         await run_to_end(self._folder.recover, self._bases)
@@ -124,7 +124,7 @@ class MirrorSync:
         for begin in range(0, len(decided), _BATCH_SIZE):
             part = decided[begin : begin + _BATCH_SIZE]
             taking = (self._take_in(place, decision, found) for place, decision in part)
-            # All must have ended before an error is raised, because the caller then closes the folder.
+            # Wait for all before raising: the caller then closes the folder.
             for failed in await asyncio.gather(*taking, return_exceptions=True):
                 if failed is not None:
                     raise failed
@@ -137,7 +137,7 @@ class MirrorSync:
     async def _read_entries(self) -> None:
         for scope in await self._store.memory_scopes():
             if scope.scope.startswith(TAINTED_FILES):
-                continue  # marks of tainted files are for the runtime alone
+                continue  # marks of tainted files are internal
             after = ""
             try:
                 while page := await self._store.memory_list(scope.scope, after=after):
@@ -151,10 +151,10 @@ class MirrorSync:
         self._entries.update({(entry.scope, entry.key): _state_of(entry) for entry in page})
 
     async def _look(self) -> tuple[FolderContents, set[EntryPlace]]:
-        """The files in the folder, and the places that are changing right now.
+        """The files in the folder, and the places that are changing now.
 
-        Editors remove a file before they write it again, or write it in pieces: a changed file is read a second time,
-        and counts only if it is still the same.
+        Editors remove a file before they write it again, or write it in pieces. So a changed file is read twice, and
+        counts only if it is still the same.
         """
         known = {**self._bases, **self._entries}
         first = await run_to_end(self._folder.look, known)
@@ -173,14 +173,14 @@ class MirrorSync:
     def _sort_out(
         self, found: FolderContents, moving: set[EntryPlace]
     ) -> tuple[list[tuple[EntryPlace, MirrorDecision]], list[EntryPlace]]:
-        """The clear decisions, and the places whose history must be read first."""
+        """The clear decisions, and the places that need their history."""
         decided: list[tuple[EntryPlace, MirrorDecision]] = []
         unclear: list[EntryPlace] = []
         for place in sorted({*self._entries, *self._bases, *found.files}):
             if place in moving or place[0] in self._damaged or found.is_blocked(place):
-                continue  # what is known of it stays known
+                continue  # keep its base
             base, file, entry = self._bases.get(place), found.files.get(place), self._entries.get(place)
-            # The history has nothing to add if only one side is known, or the entry is unchanged.
+            # The history adds nothing if only one side exists, or the entry is unchanged.
             if base is None:
                 clear = file is None or entry is None or file.value == entry.value
             else:
@@ -215,7 +215,7 @@ class MirrorSync:
                 case WriteFile() | EraseFile():
                     self._todo[place] = decision
         except MemoryConflict:
-            self._again = True  # it changed meanwhile
+            self._again = True  # changed meanwhile
         except (UsageError, WorldError, MemoryFull) as error:
             self._refuse(place, error)
 
@@ -258,7 +258,7 @@ class MirrorSync:
         return text
 
     async def _keep_both(self, place: EntryPlace, conflict: KeepBoth, file: FileDigests) -> None:
-        """Put the file's text into an entry of its own; if there is no room, into a file that is left alone."""
+        """Put the file's text into its own entry; if there is no room, into a file of its own."""
         text = await self._text(place, file)
         if text is None:
             return
@@ -268,7 +268,7 @@ class MirrorSync:
         taken = {other for other in others if others[other] != file.value}
         # The entry may have changed again before the file was written: keep the text once.
         beside = next(same, None) or conflict_key(key, conflict.version, file.value, taken)
-        self._again = True  # the kept text needs a file, or a report
+        self._again = True  # the kept text needs a file or a report
         try:
             if beside not in others:
                 kept = await self._store.memory_put(scope, beside, text, expected=0, by=AUTHOR)
@@ -309,7 +309,7 @@ class MirrorSync:
             try:
                 after = self._carry_out(place, value, before.get(place))
             except HoldfastError as error:
-                self._refuse(place, error)  # it is unknown whether it was written, and the base says so
+                self._refuse(place, error)  # unknown whether it was written, as the base says
             else:
                 self._remember(place, after)
 
@@ -347,7 +347,7 @@ class MirrorSync:
 
     def _copy(self, place: EntryPlace) -> MirroredCopy:
         entry = self._entries[place]
-        digest = entry.value or ""  # each has a text
+        digest = entry.value or ""  # never None here
         return MirroredCopy(entry.version, digest, digest)
 
     def _note(self) -> None:
@@ -358,12 +358,12 @@ class MirrorSync:
 
 # ---- following changes ----
 
-# Closed after writing, moved away or here, created or removed; only folders, no links.
+# Closed after writing, moved, created or removed; only folders, no links.
 _MASK: Final = 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x01000000 | 0x02000000
 
 
 class FolderWatch:
-    """Calls `tell` soon after a change in the folder or in a folder below it."""
+    """Calls `tell` soon after a change in the folder or in a subfolder."""
 
     def __init__(self, folder: Path, tell: Callable[[], None]) -> None:
         self._folder = folder
@@ -376,7 +376,7 @@ class FolderWatch:
             self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             if self._fd >= 0:
                 self._loop.add_reader(self._fd, self._on_event)
-        except (AttributeError, OSError, NotImplementedError):  # not on this system, or not in this event loop
+        except (AttributeError, OSError, NotImplementedError):  # unsupported by the system or the event loop
             self.close()
 
     def refresh(self) -> frozenset[Path]:
@@ -392,7 +392,6 @@ class FolderWatch:
         return frozenset(folder for folder in folders if watch(self._fd, os.fsencode(folder), _MASK) >= 0)
 
     def close(self) -> None:
-        """Stop watching."""
         if self._fd >= 0:
             with suppress(NotImplementedError):
                 self._loop.remove_reader(self._fd)
@@ -409,14 +408,14 @@ class FolderWatch:
 
 
 SETTLE_SECONDS: Final = 0.2
-"""A change on the disk counts once the file has not changed for so long."""
+"""A changed file counts once it has not changed for this long."""
 POLL_SECONDS: Final = 0.5
-"""Interval of comparisons if the system does not report changes."""
+"""Interval of comparisons without reports of changes."""
 WATCHED_POLL_SECONDS: Final = 30.0
-"""Interval of comparisons if the system reports changes."""
+"""Interval of comparisons with reports of changes."""
 _ROUNDS: Final = 5
 _SHARE: Final = 20
-"""Comparing takes at most one part in so many of the time, unless it takes long."""
+"""Least ratio of pause to working time, up to the longest pause."""
 _LONGEST_PAUSE: Final = 5.0
 """Longest pause after a slow comparison, in seconds."""
 _log: Final = logging.getLogger("holdfast.memory")
@@ -425,9 +424,9 @@ _log: Final = logging.getLogger("holdfast.memory")
 class Mirror:
     """Keeps the folder and the memory of a store the same, whichever side changes.
 
-    `sync` compares once and is enough for a short process. `start` compares now and after each change, until `stop`.
-    Several processes may mirror the same store. No text is lost: if both sides changed, the entry keeps its name, and
-    the text of the file becomes an entry `<key>.conflict-<version>`.
+    `sync` compares once, enough for a short process. `start` compares now and after each change, until `stop`. Several
+    processes may mirror the same store. No text is lost: if both sides changed, the entry keeps its name, and the text
+    of the file becomes an entry `<key>.conflict-<version>`.
     """
 
     def __init__(
@@ -454,7 +453,7 @@ class Mirror:
         self._watch: FolderWatch | None = None
 
     async def sync(self) -> MirrorReport:
-        """Compare until both sides are the same, at most a few times; returns everything that was done."""
+        """Compare until both sides are the same, at most a few times; returns all changes."""
         async with self._one:
             self._worked = 0.0
             reports: list[MirrorReport] = []
@@ -490,7 +489,7 @@ class Mirror:
         self._tasks = [spawn(self._follow_store()), spawn(self._run())]
 
     async def stop(self) -> None:
-        """Compare once more, then stop following. It does not raise: `problem` has the error."""
+        """Compare once more, then stop following. Does not raise: `problem` has the error."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -503,7 +502,7 @@ class Mirror:
         await self._try()
 
     def changed(self) -> None:
-        """Report a change of memory or of the folder: the mirror compares soon."""
+        """Report a change of memory or of the folder; the mirror compares soon."""
         self._due.set()
 
     async def _run(self) -> None:
@@ -512,7 +511,7 @@ class Mirror:
             watched = await self._watch_all()
             await self._try()
             watched_now = await self._watch_all()
-            # A folder that was not watched before may have changed meanwhile.
+            # An unwatched folder may have changed meanwhile.
             if watched_now - watched or (self.report is not None and self.report.again):
                 self._due.set()
             await asyncio.sleep(max(self._settle, min(self._worked * _SHARE, _LONGEST_PAUSE)))
@@ -548,6 +547,6 @@ class Mirror:
 
 
 def _merge_reports(reports: list[MirrorReport]) -> MirrorReport:
-    """Everything that was done, and the files that are still refused."""
+    """All changes, and the files that are still refused."""
     paths = {kind: tuple(dict.fromkeys(path for one in reports for path in getattr(one, kind))) for kind in _PATHS}
     return msgspec.structs.replace(reports[-1], **paths)

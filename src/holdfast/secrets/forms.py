@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 MIN_SECRET: Final = 6
-"""Shorter values can't be told from ordinary text."""
+"""Shorter values look like ordinary text."""
 _SHORTEST_PART: Final = 20
-"""A line of a value, or a text in a JSON value, is a secret of its own from this length on."""
+"""From this length on, a line of a value or a text in a JSON value is a secret of its own."""
 _MOST_PARTS: Final = 256
 """Most parts of one value that are secrets of their own."""
 _SHORTEST_CODED: Final = 7
-"""Shortest base64 or hex form that is searched."""
+"""Shortest base64 or hex form to search."""
 _SHORTEST_ANCHOR: Final = 5
 _RUN: Final = re.compile(r"[A-Za-z0-9._~-]+", re.ASCII)
 """Characters that are the same in JSON, URLs and HTML."""
@@ -63,7 +63,7 @@ class SecretForms(NamedTuple):
 
 
 def secret_forms(name: str, value: str, *, short: bool = False) -> SecretForms:
-    """Make all forms of `value`. A `short` one matches only as a word of its own."""
+    """All forms of `value`. A `short` one matches only as a whole word."""
     bare = value.strip()
     alone = short and len(bare) < MIN_SECRET
     little = bare.encode("utf-16-le")
@@ -89,38 +89,38 @@ def secret_forms(name: str, value: str, *, short: bool = False) -> SecretForms:
 
 
 def _anchors(texts: list[str], run: re.Pattern[str]) -> list[str]:
-    """The longest run of characters that all of these related needles share, or else the needles themselves."""
+    """The longest run that all of these related needles share, or else the needles themselves."""
     common = max(run.findall(min(texts, key=len)), key=len, default="")
     if len(common) >= _SHORTEST_ANCHOR and all(common in text for text in texts):
         return [common]
-    return [*texts, *_escaped(texts)]  # also as they stand in the JSON of a record
+    return [*texts, *_escaped(texts)]  # also as in the JSON of a record
 
 
 def _text_forms(value: str) -> list[str]:
-    """Return the value as it is, and as JSON, URLs, HTML and Python write it."""
+    """The value as it is, and as JSON, URLs, HTML and Python write it."""
     texts = [value, html.escape(value), repr(value)[1:-1], repr(value.encode())[2:-1]]
     texts += [value.replace("'", "''"), value.replace('"', '""')]
     once = _escaped(texts)
     texts += [*once, *_escaped(once), *(text.replace("/", "\\/") for text in once)]  # JSON, and JSON in a JSON string
-    # JavaScript leaves some characters unescaped in a URL.
+    # JavaScript leaves some characters of a URL unescaped.
     addresses = (quote(value), quote(value, safe=""), quote(value, safe="!'()*"), quote_plus(value))
     return [*texts, *_both_cases(addresses)]
 
 
 def _both_cases(addresses: Iterable[str]) -> Iterator[str]:
-    """Yield URL-escaped texts with upper-case and lower-case hex digits."""
+    """URL-escaped texts with upper-case and lower-case hex digits."""
     for text in addresses:
         yield text
         yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), text)
 
 
 def _escaped(texts: Iterable[str]) -> list[str]:
-    """Return texts as JSON writes them, with and without characters that are not ASCII."""
+    """Texts as JSON writes them, with and without escapes of non-ASCII."""
     return [json.dumps(text, ensure_ascii=only)[1:-1] for text in dict.fromkeys(texts) for only in (False, True)]
 
 
 def _base64_forms(data: bytes) -> Iterator[list[str]]:
-    """Yield the base64 forms of bytes, whatever comes before and after them."""
+    """The base64 forms of bytes, with anything before and after them."""
     for shift in range(3):
         plain = _base64(data, shift)
         if len(plain[0]) >= _SHORTEST_CODED:
@@ -130,7 +130,7 @@ def _base64_forms(data: bytes) -> Iterator[list[str]]:
 
 
 def _base64(data: bytes, shift: int) -> tuple[str, str, str]:
-    """Return the digits that depend only on `data`, with `shift` bytes before it and anything after.
+    """The digits that depend only on `data`, with `shift` bytes before it and anything after.
 
     Then the same with nothing after it, without and with padding.
     """
@@ -140,7 +140,7 @@ def _base64(data: bytes, shift: int) -> tuple[str, str, str]:
 
 
 def _parts(value: str) -> list[str]:
-    """Return the lines of a multi-line key, and the texts of a JSON value: each is a secret of its own."""
+    """The lines of a multi-line key, and the texts of a JSON value: each is a secret of its own."""
     found: dict[str, None] = {}
     for text in (value, *_json_texts(value)):
         lines = text.splitlines()
@@ -152,7 +152,7 @@ def _parts(value: str) -> list[str]:
 
 
 def _json_texts(value: str) -> list[str]:
-    """Return the texts of a JSON object, except URLs, which are no secrets."""
+    """The texts of a JSON object, except URLs, which are no secrets."""
     if not value.lstrip().startswith("{"):
         return []
     try:
@@ -175,7 +175,7 @@ class TextView(NamedTuple):
     ends: tuple[int, ...] | None = None
 
     def original(self, start: int, end: int) -> tuple[int, int]:
-        """Translate a range of this view into one of the original."""
+        """The range in the original for a range of this view."""
         if self.starts is None or self.ends is None:
             return start, end
         return self.starts[start], self.ends[end - 1]
@@ -281,7 +281,7 @@ CUT_ESCAPE: Final = re.compile(
     r"|\\+u[dD][89abAB][0-9a-fA-F]{2}(?:\\+(?:u[0-9a-fA-F]{0,3})?)?|\\+u\{?[0-9a-fA-F]{0,6}|\\+U[0-9a-fA-F]{0,7}"
     r"|(?:\\+x[89a-fA-F][0-9a-fA-F])+(?:\\+(?:x[0-9a-fA-F]?)?)?|\\+x[0-9a-fA-F]?|\\+[0-3]?[0-7]?)\Z"
 )
-"""End of a text that may be the beginning of an escape."""
+"""An end of a text that may begin an escape."""
 _TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, _delete)
 _WHOLE_DECODERS: Final = (ESCAPES, _TAIL, ENTITIES, _TAIL, PERCENTS, _TAIL, NULS)
 
@@ -294,7 +294,7 @@ class DecodedText(NamedTuple):
     original: str
 
     def view(self, *more: EscapeDecoder) -> TextView:
-        """Return the view after `more` decoders."""
+        """The view after `more` decoders."""
         found = TextView(self.original)
         for decoder in (*self.decoders, *more):
             found = decoder.view(found)
@@ -302,9 +302,9 @@ class DecodedText(NamedTuple):
 
 
 def decoded_texts(text: str, *, cut: bool = False) -> list[DecodedText]:
-    """Return all decoded versions of a text: itself first, that of all decoders last.
+    """All decoded versions of a text: first itself, last that of all decoders.
 
-    With `cut` the text goes on, so an unfinished escape at its end is not decoded.
+    With `cut` the text continues, so an unfinished escape at its end is not decoded.
     """
     found = [DecodedText(text, (), text)]
     if "%" not in text and "&" not in text and "\\" not in text and "\0" not in text:
@@ -352,12 +352,12 @@ class SecretSpan(NamedTuple):
 
 
 def secret_marker(name: str) -> str:
-    """Return the text that replaces a secret."""
+    """The text that replaces a secret."""
     return f"{_OPENING}{name}]"
 
 
 def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str] = ()) -> list[SecretSpan]:
-    """Merge overlapping matches into spans, from the left, each named after its longest needle.
+    """Merge overlapping matches into spans from the left, each named after its longest needle.
 
     A match inside one of the `markers` does not count: it is redacted already.
     """
@@ -380,7 +380,7 @@ def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: It
 
 
 def replace_spans(text: str, spans: Sequence[SecretSpan]) -> str:
-    """Replace each span by its marker; return the same text if there is none."""
+    """Replace each span by its marker; the same text if there is none."""
     if not spans:
         return text
     kept: list[str] = []
@@ -405,7 +405,7 @@ def _stands_alone(text: str, start: int, end: int) -> bool:
 
 
 def _marker_positions(text: str, markers: Iterable[str]) -> tuple[list[int], list[int]]:
-    """Return the starts and ends of markers, from the left. Markers do not overlap."""
+    """The starts and ends of markers, from the left. Markers do not overlap."""
     if _OPENING not in text:
         return [], []
     places = sorted((at, at + len(found)) for found in markers for at in _find_all(text, found))
@@ -419,7 +419,7 @@ _MAX_ESCAPE: Final = 12
 class SecretFinder(NamedTuple):
     """Finds all forms of all secrets.
 
-    Base64 and hex needles are searched in texts without separators, all others in each decoded version of the text.
+    It searches base64 and hex needles in texts without separators, all others in each decoded version of the text.
     Every text with a needle has one of the anchors.
     """
 
@@ -451,7 +451,7 @@ class SecretFinder(NamedTuple):
         return any(True for _ in known.views(text))
 
     def begin_of_partial(self, text: str) -> int:
-        """Return the position from which the end of a text may be the beginning of a secret; its length if none."""
+        """The position from which the end of a text may begin a secret; its length if none."""
         cut = CUT_ESCAPE.search(text)
         whole = text if cut is None else text[: cut.start()]
         begins = [len(whole)]
@@ -463,7 +463,7 @@ class SecretFinder(NamedTuple):
         return max(min(begins), len(text) - _MAX_ESCAPE * self.longest)
 
     def mask(self, body: bytes) -> bytes:
-        """Redact binary data: each secret becomes as many asterisks, so that lengths stay."""
+        """Redact binary data: asterisks replace each secret, so that lengths stay."""
         known = self if self.binary is None else self.binary
         hidden = bytearray(body)
         for span in known.spans(body.decode("latin-1")):
@@ -479,7 +479,7 @@ class SecretFinder(NamedTuple):
         return body.decode("latin-1"), self if self.binary is None else self.binary
 
     def views(self, text: str) -> Iterator[tuple[Code | None, Callable[[], TextView]]]:
-        """Yield the decoded versions of a text that have an anchor, and the kind of needles to search."""
+        """The decoded versions of a text that have an anchor, and the kind of needles to search."""
         for reading in decoded_texts(text):
             for code, said, more in _search_texts(reading.text):
                 if any(map(said.__contains__, self.anchors[code])):
@@ -500,7 +500,7 @@ class SecretFinder(NamedTuple):
 
 
 def _search_texts(text: str) -> Iterator[tuple[Code | None, str, tuple[EscapeDecoder, ...]]]:
-    """Yield the text as each kind of needles is searched in it, with the decoders that lead to it."""
+    """The text as each kind of needles is searched in it, with the decoders that lead to it."""
     yield None, text, ()
     digits = join_digits(text)
     yield "base64", digits, (BREAKS,)
@@ -508,7 +508,7 @@ def _search_texts(text: str) -> Iterator[tuple[Code | None, str, tuple[EscapeDec
 
 
 def make_finder(values: Mapping[str, Mapping[str, SecretForms]]) -> SecretFinder:
-    """Make the finder of the values of secrets. If two secrets have the same value, the first one names it."""
+    """The finder of the values of secrets. If two secrets have the same value, the first one names it."""
     named = [(name, found) for name, own in values.items() for found in own.values()]
     markers = tuple(map(secret_marker, values))
     by_text = {needle.text: needle for _, found in reversed(named) for needle in found.needles}
@@ -550,7 +550,7 @@ def _bytes_as_text(text: str) -> str:
 
 
 def _minimal_anchors(anchors: Iterable[str]) -> tuple[str, ...]:
-    """Drop anchors that contain another anchor."""
+    """The anchors that contain no other anchor."""
     kept: list[str] = []
     for anchor in sorted(set(anchors), key=lambda text: (len(text), text)):
         if not any(short in anchor for short in kept):
@@ -559,7 +559,7 @@ def _minimal_anchors(anchors: Iterable[str]) -> tuple[str, ...]:
 
 
 def schema_words(*types: Any) -> frozenset[str]:  # structs, or unions of them
-    """Return the field names, tags and literals of these types and of all types inside them."""
+    """The field names, tags and literals of these types and of all types inside them."""
     found: set[str] = set()
     seen: set[Any] = set()
     left: list[Any] = list(inspect.multi_type_info(types))

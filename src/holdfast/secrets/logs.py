@@ -20,16 +20,16 @@ _AREAS: Final = (
     "tools triggers"
 )
 LOGGERS: Final = ("asyncio", "holdfast", *(f"holdfast.{area}" for area in _AREAS.split()))
-"""The filter of a logger does not apply to its children, so each one needs it. asyncio logs lost exceptions."""
+"""Each logger needs the filter: it does not apply to children. asyncio logs lost exceptions."""
 _STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__)
 _UNREADABLE_LINE: Final = "(a line of the log could not be looked through for secrets, and is left out)"
 
 
 class RedactingFilter(logging.Filter):
-    """Redacts log records: message, arguments, exception and extra fields.
+    """Redacts log records: message, arguments, exception and extra fields. Never drops a record and never raises.
 
-    It never drops a record and never raises. A record without secrets stays as it is. Hosts may add it to their own
-    loggers and handlers: ``handler.addFilter(hf.RedactingFilter(runtime.redactor))``.
+    A record without secrets stays as it is. Hosts may add it to their own loggers and handlers:
+    ``handler.addFilter(hf.RedactingFilter(runtime.redactor))``.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -52,7 +52,7 @@ class RedactingFilter(logging.Filter):
     def _redact_message(self, record: logging.LogRecord) -> None:
         try:
             message = record.getMessage()
-        except Exception:  # arguments that do not fit: the handler will report and show them
+        except Exception:  # misfit arguments: the handler will report and show them
             record.msg = self._redactor.text(str(record.msg))
             if record.args:
                 given = record.args.values() if isinstance(record.args, dict) else record.args
@@ -95,7 +95,7 @@ _MAX_SHOWN: Final = 4_096
 
 
 def safe_cause(error: Exception, redactor: Redactor) -> Exception:
-    """Return the error, or a redacted `HiddenError` if it or one of its causes holds a secret.
+    """The error, or a redacted `HiddenError` if it or one of its causes holds a secret.
 
     For ``raise ... from``: a traceback shows all causes.
     """
@@ -106,7 +106,7 @@ def safe_cause(error: Exception, redactor: Redactor) -> Exception:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and all its causes, also those in groups."""
+    """The error and all its causes, also those in groups."""
     seen: set[int] = set()
     left: list[BaseException] = [error]
     while left and len(seen) < _MAX_CHAIN:

@@ -34,16 +34,16 @@ T = TypeVar("T")
 MAX_LENGTH: Final = 65_536
 """Longest value, in characters."""
 MAX_VALUES: Final = 64
-"""Most values of one secret. If it changes more often, the oldest are forgotten."""
+"""Most values of one secret; the oldest are forgotten."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _log: Final = logging.getLogger("holdfast.secrets")
 
 
 class Redactor:
-    """Replaces registered values, in all their forms, by their names.
+    """Replaces registered values, in all their forms, by their names. Thread-safe.
 
-    It is thread-safe. A value without secrets comes back as the same object. `reserved` are words of our own data: a
-    secret that is a part of one of them is `SecretTooCommon`.
+    A value without secrets comes back as the same object. `reserved` are words of our own data: a secret that is a part
+    of one of them is `SecretTooCommon`.
     """
 
     __slots__ = ("__weakref__", "_lock", "_reserved", "_values", "_warned", "active", "finder")
@@ -51,7 +51,7 @@ class Redactor:
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._reserved = frozenset(reserved)
         self.finder: SecretFinder | None = None
-        """The finder of all registered values; replaced when a value is registered."""
+        """The finder of all registered values; replaced by each registration."""
         self.active = False
         """True if a value is registered."""
         self._lock = threading.Lock()
@@ -67,7 +67,6 @@ class Redactor:
         return tuple(self._values)
 
     def reserve(self, words: Iterable[str]) -> None:
-        """Add reserved words."""
         self._reserved |= frozenset(words)
 
     def register(self, name: str, value: str, *, short: bool = False) -> None:
@@ -101,7 +100,6 @@ class Redactor:
             )
 
     def text(self, text: str) -> str:
-        """Redact a text."""
         finder = self.finder
         return text if finder is None else replace_spans(text, finder.spans(text))
 
@@ -129,17 +127,16 @@ class Redactor:
         return value if self.finder is None else redact_value(value, self.text, self.bytes)
 
     def spans(self, text: str) -> list[SecretSpan]:
-        """Find the secrets in a text, from the left."""
         finder = self.finder
         return [] if finder is None else finder.spans(text)
 
     def find(self, text: str) -> str | None:
-        """Return the name of the first secret in a text."""
+        """The name of the first secret in a text."""
         spans = self.spans(text)
         return spans[0].name if spans else None
 
     def find_in_json(self, body: bytes) -> str | None:
-        """Return the name of the first secret in the texts of some JSON."""
+        """The name of the first secret in the texts of some JSON."""
         finder = self.finder
         names: list[str] = []
 
@@ -164,14 +161,14 @@ class Redactor:
             raise SecretExposed(what, name)
 
     def stream(self) -> StreamRedactor:
-        """Return a redactor of one text that comes in pieces."""
+        """A redactor for one text that comes in pieces."""
         return StreamRedactor(self)
 
 
 class StreamRedactor:
-    """Redacts one text that comes in pieces. It holds back an end that may be the beginning of a secret.
+    """Redacts one text that comes in pieces.
 
-    It never holds back more than the longest form of a secret.
+    It holds back an end that may begin a secret, never more than the longest form of a secret.
     """
 
     __slots__ = ("_covered", "_held", "_redactor")
@@ -183,7 +180,7 @@ class StreamRedactor:
         """Number of held characters whose marker was shown already."""
 
     def feed(self, piece: str) -> str:
-        """Add a piece; return the text that can be shown now."""
+        """Add a piece; returns the text that can be shown now."""
         finder = self._redactor.finder
         if finder is None:
             return piece
@@ -191,12 +188,11 @@ class StreamRedactor:
         return self._show(finder, text, finder.begin_of_partial(text))
 
     def end(self) -> str:
-        """Return the text that was held back."""
         finder = self._redactor.finder
         return "" if finder is None else self._show(finder, self._held, len(self._held))
 
     def _show(self, finder: SecretFinder, text: str, safe: int) -> str:
-        """The text up to `safe`, where a secret may begin. One that reaches beyond is hidden as far as it reaches."""
+        """The text up to `safe`, where a secret may begin; redacts one that reaches beyond."""
         shown: list[str] = []
         at = self._covered
         for span in finder.spans(text):
@@ -216,12 +212,12 @@ _redactors: Final[WeakSet[Redactor]] = WeakSet()
 
 
 def active_redactors() -> list[Redactor]:
-    """Return the redactors of this process with a secret: for files that belong to no runtime."""
+    """The redactors of this process with a secret, for files that belong to no runtime."""
     return list(_redactors)
 
 
 def check_secret_name(name: object) -> str:
-    """Check a name. The error does not show an invalid name, which may be a secret."""
+    """Check a name. The error does not show an invalid one, which may be a secret."""
     if not isinstance(name, str):
         raise SecretNameInvalid(f"a {type(name).__name__} is none")
     if not _NAME.fullmatch(name):
@@ -314,7 +310,7 @@ def redact_json(body: bytes, clean: Callable[[str], str], *, numbers: bool) -> b
 
 
 def _redact_number(token: bytes, clean: Callable[[str], str]) -> bytes:
-    # Only a number that is a secret as a whole; one with the same digits in it is another number.
+    # Only a whole number is a secret; one with the same digits in it is another number.
     digits = token.decode().lstrip("-")
     kept = clean(digits)
     whole = kept is not digits and kept[0] == "[" and kept[-1] == "]"
@@ -332,7 +328,7 @@ def is_json(body: bytes) -> bool:
 
 
 def redact_value(value: Any, text: Callable[[str], str], data: Callable[[bytes], bytes], depth: int = 0) -> Any:
-    """Redact a value of plain lists, dicts, texts and bytes. A value without secrets stays the same object."""
+    """Redact a value of plain lists, dicts, texts and bytes; without secrets it stays the same object."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, bytes):

@@ -26,9 +26,9 @@ _ACCEPTED: Final = "references or functions by name, a function that takes a nam
 class Secrets:
     """The secrets that the tools of a runtime may use, by name.
 
-    A value is looked up each time it is used, so a rotated secret takes effect at once. A function that takes a name
-    returns None for an unknown name. `short` are names whose values may have fewer than six characters; such a value is
-    redacted only where it is a word of its own.
+    A value is looked up at each use, so a rotated secret takes effect at once. A function that takes a name returns
+    None for an unknown name. `short` are names whose values may have fewer than six characters; such a value is
+    redacted only as a whole word.
     """
 
     __slots__ = ("_lookup", "_short", "_sources")
@@ -65,7 +65,7 @@ class Secrets:
         return name in self._short
 
     def fetch(self, name: str) -> str:
-        """Return the current value. Raises `SecretUnknown` for an unknown name, `SecretMissing` for an empty source."""
+        """The current value; `SecretUnknown` for an unknown name, `SecretMissing` for an empty source."""
         check_secret_name(name)
         if self._lookup is not None:
             found = _call_source(name, self._lookup, name)
@@ -77,12 +77,12 @@ class Secrets:
             raise SecretUnknown(name, self.names)
         if callable(source):
             return _check_value(name, _call_source(name, source))
-        from holdfast.profiles import read_secret  # few processes have secrets of their own
+        from holdfast.profiles import read_secret  # rarely needed
 
         return read_secret(source, name, os.environ)
 
     def at_hand(self) -> dict[str, str]:
-        """Return the secrets that are in the environment now."""
+        """The secrets in the environment now."""
         found = {
             name: os.environ.get(source.name, "")
             for name, source in self._sources.items()
@@ -92,7 +92,7 @@ class Secrets:
 
 
 def make_secrets(given: SecretsInput) -> Secrets:
-    """Make `Secrets` of any accepted input."""
+    """Make `Secrets` from any accepted input."""
     return given if isinstance(given, Secrets) else Secrets({} if given is None else given)
 
 
@@ -103,7 +103,7 @@ def _parse_source(given: object) -> SecretReference | Callable[[], str]:
         raise InvalidArgument(
             "the source of a secret", _HiddenValue(given), "env:NAME, keyring:service/name or a function"
         )
-    from holdfast.profiles import parse_reference  # few processes have secrets of their own
+    from holdfast.profiles import parse_reference  # rarely needed
 
     return parse_reference(given)
 
@@ -120,7 +120,7 @@ def _call_source(name: str, function: Callable[..., object], *args: str) -> obje
         raise
     except Exception as error:  # a function of the host
         failed = type(error).__name__
-    if failed:  # raised outside of the handler, because the function's own exception may hold secrets
+    if failed:  # outside of the handler: the function's own exception may hold secrets
         raise SecretUnavailable(name, f"its function failed with {failed}")
     return found
 
@@ -135,7 +135,7 @@ def _check_value(name: str, found: object) -> str:
 
 
 class _HiddenValue:
-    """Replaces a value in an error that must not show it."""
+    """Stands for a value in an error that must not show it."""
 
     def __init__(self, value: object) -> None:
         self._type = type(value).__name__
@@ -157,7 +157,7 @@ class SecretAccess:
         return repr(self._secrets)
 
     def __getitem__(self, name: str) -> str:
-        """Return the value of a secret. From now on it is redacted everywhere."""
+        """The value of a secret. From now on it is redacted everywhere."""
         value = self._secrets.fetch(name)
         self._redactor.register(name, value, short=self._secrets.is_short(name))
         return value
@@ -175,7 +175,7 @@ class SecretAccess:
     def hide_environment(self) -> None:
         """Redact secrets of the environment before their first use: tools may read them in other ways.
 
-        An invalid value is skipped; its first use raises the error.
+        Skips an invalid value, whose first use raises the error.
         """
         for name, value in self._secrets.at_hand().items():
             try:

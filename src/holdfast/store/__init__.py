@@ -77,11 +77,11 @@ async def open_store(
     end of the process, but the last moments may be lost when the machine goes down.
     """
     if path is None:
-        from holdfast.store.sqlite.backend import MemoryBackend  # apsw only when a store is opened
+        from holdfast.store.sqlite.backend import MemoryBackend  # loads apsw only for an open store
 
         store = Store(MemoryBackend(clock=clock, limits=limits))
     else:
-        from holdfast.store.sqlite.backend import SqliteBackend  # apsw only when a store is opened
+        from holdfast.store.sqlite.backend import SqliteBackend  # loads apsw only for an open store
 
         store = Store(await SqliteBackend.open(path, durability=durability, clock=clock, limits=limits))
     async with store:
@@ -92,11 +92,11 @@ async def open_store(
 async def view_store(
     path: Path | str, *, clock: Clock | None = None, limits: StoreLimits | None = None
 ) -> AsyncGenerator[Store]:
-    """Open the store at `path` to read it, also one without write permission. No byte of it is changed.
+    """Open the store at `path` to read it, also without write permission; changes no byte of it.
 
     A method that would write raises `StoreReadOnly`.
     """
-    from holdfast.store.sqlite.backend import SqliteViewer  # apsw only when a file is opened
+    from holdfast.store.sqlite.backend import SqliteViewer  # loads apsw only for an open file
 
     async with Store(await SqliteViewer.open(path, clock=clock, limits=limits)) as store:
         yield store

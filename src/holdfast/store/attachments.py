@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 NO_SESSION: Final = ""
-"""The session of attachments that belong to none yet; the host may send them to any session."""
+"""The session of attachments without one; the host may share them with any session."""
 
 
 class StoredAttachment(msgspec.Struct, frozen=True):
@@ -37,11 +37,11 @@ class StoredAttachment(msgspec.Struct, frozen=True):
     size: int
     name: str | None = None
     at: int = 0
-    """When it was put, in wall milliseconds."""
+    """Wall milliseconds of its first put."""
 
 
 class PutAttachment(Command[StoredAttachment], frozen=True):
-    """Store bytes and let a session read them. The same bytes again are the same attachment, unchanged."""
+    """Store bytes and let a session read them. The same bytes again are the same attachment."""
 
     session: str
     digest: str
@@ -66,14 +66,14 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
             check_room(self.session, self.size(), table.total(self.session), tx.limits)
             found = StoredAttachment(self.session, self.digest, self.media_type, self.size(), self.name, now)
             table.put(found)
-        # The time of the attachment stays, because forks may read what was put before they were made. The time of the
-        # blob is new, so that it is not collected now.
+        # Keep the attachment's time: forks may read only attachments older than they are. Renew the blob's time, so
+        # that it is not collected now.
         tx.rows.put_blob(self.digest, self.body, now)
         return found
 
 
 class ShareAttachment(Command[StoredAttachment | None], frozen=True):
-    """Let a session read an attachment of no session; answers None if there is none."""
+    """Let a session read an attachment without a session; answers None if there is none."""
 
     session: str
     digest: str
@@ -91,7 +91,7 @@ class ShareAttachment(Command[StoredAttachment | None], frozen=True):
 
 
 def check_room(session: str, added: int, total: tuple[int, int], limits: StoreLimits) -> None:
-    """Raise `AttachmentsFull` if a session has no room for `added` more bytes."""
+    """Raise `AttachmentsFull` without room for `added` more bytes."""
     count, size = total
     if count >= limits.attachments:
         raise AttachmentsFull(session, "attachments", limits.attachments)
@@ -100,13 +100,13 @@ def check_room(session: str, added: int, total: tuple[int, int], limits: StoreLi
 
 
 CHUNK: Final = 1024 * 1024
-"""Bytes that are written, or handed to a caller, at a time."""
+"""Bytes written, or handed to a caller, at a time."""
 WINDOW: Final = 4 * CHUNK
-"""Bytes that are read at a time: SQLite walks from the first page of a blob to each offset."""
+"""Bytes read at a time: SQLite walks from the first page of a blob to each offset."""
 
 
 class AttachmentSpool:
-    """The bytes of an attachment that arrive in parts. After `close`, a thread that adds more gets an error."""
+    """The bytes of an attachment that arrive in parts. After `close`, `add` in another thread raises."""
 
     def __init__(self, folder: Path | None, limit: int) -> None:
         # The file has no name, so a crash leaves nothing behind. Without a folder it stays in memory.
@@ -122,7 +122,6 @@ class AttachmentSpool:
         self.size = 0
 
     def add(self, part: bytes) -> None:
-        """Add the next part."""
         if type(part) is not bytes:
             raise InvalidArgument("data", part, "parts that are bytes")
         self.size += len(part)
@@ -153,18 +152,16 @@ class AttachmentSpool:
         return self._hash.hexdigest()
 
     def sample(self) -> FileSample:
-        """The parts that media type detection needs. Call it after the last part."""
+        """The parts for media type detection. Call it after the last part."""
         self._decode(b"", final=True)
         return FileSample(self._beginning, self._end, self.size, lambda: self._text)
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes in chunks, from the first on."""
         self._file.seek(0)
         while chunk := self._file.read(CHUNK):
             yield chunk
 
     def whole(self) -> bytes:
-        """All bytes."""
         return b"".join(self.chunks())
 
     def close(self) -> None:
@@ -193,7 +190,7 @@ def may_read(reader: Reader, session: str, digest: str) -> bool:
 
 
 def audit_attachments(reader: Reader, blobs: Mapping[str, bool]) -> Iterator[tuple[str, str, str]]:
-    """Every attachment whose blob is missing: rule, place, finding."""
+    """Attachments whose blob is missing: rule, place, finding."""
     for found in reader.attachments.raw():
         if found.digest not in blobs:
             yield "blob", f"attachment of {found.session!r}", f"refers to {found.digest}, which is not there"

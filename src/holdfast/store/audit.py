@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Finding: TypeAlias = tuple[str, str, str]
-"""The fields of a `Violation`."""
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -63,11 +62,11 @@ def audit(
     spend_of: SpendOf | None = None,
     enough: Callable[[], str | None] = lambda: None,
 ) -> list[Violation]:
-    """Every violated invariant of the store. `progress` gets (journals done, all journals).
+    """Every violated invariant of the store.
 
-    With `spend_of`, the spending of each record, stored spending is compared with the records. `enough` answers a
-    reason to stop, or None. A violation of the rule "limit" names the parts that were not audited because of that, or
-    because of `MOST_ROWS` or `MOST_FOUND`.
+    `progress` gets (journals done, all journals). With `spend_of`, the spending of each record, it compares stored
+    spending with the records. `enough` answers a reason to stop, or None. A violation of the rule "limit" names the
+    sections that were not audited because of that, or because of `MOST_ROWS` or `MOST_FOUND`.
     """
     look = _AuditFindings(enough)
     blobs = dict(look.each("attachments", reader.raw_blobs()))
@@ -108,9 +107,9 @@ def audit(
 
 
 MOST_ROWS: Final = 20_000_000
-"""Rows that an audit examines."""
+"""Most rows that an audit examines."""
 MOST_FOUND: Final = 10_000
-"""Violations that an audit lists."""
+"""Most violations that an audit lists."""
 _BROKEN: Final = (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError)
 """Errors that damaged rows can cause."""
 
@@ -120,7 +119,7 @@ def _from(call: Callable[..., Iterable[T]], *values: object) -> Iterator[T]:
 
 
 class _AuditFindings:
-    """The violations so far, within the limits, and the sections that were not examined."""
+    """The violations within the limits, and the sections that were not examined."""
 
     def __init__(self, enough: Callable[[], str | None]) -> None:
         self._enough = enough
@@ -207,8 +206,6 @@ def _audit_answers(reader: Reader, heads: dict[str, int], inputs: dict[str, dict
 
 
 class _JournalAudit:
-    """The audit of one journal, record by record."""
-
     def __init__(
         self,
         row: JournalRow,
@@ -328,7 +325,7 @@ class _JournalAudit:
     def _outcome(self, seq: int, record: Outcome) -> None:
         self._run_is_open(seq, record.key)
         if isinstance(record, Cancelled) and record.key in (self._settled | self._groups):
-            return  # the code was cancelled before it got to see the outcome
+            return  # the code was cancelled before it saw the outcome
         self._once(self._settled, record.key, "outcome", seq, f"{record.key!r} has two outcomes")
         if getattr(record, "ask", None) is None and record.key not in self._intended:
             self._report("intent", seq, f"{record.key!r} has an outcome, but was neither asked nor intended")
@@ -377,7 +374,7 @@ class _JournalAudit:
         if self._tally is not None and (broken or row.head != self._seq):
             self._tally.doubt(row.agent)
             self._tally.doubt(self._agent)
-        told = self._updated > 0 or not row.base  # what it began with may be trimmed
+        told = self._updated > 0 or not row.base  # a trimmed journal may have lost its beginning
         if told and not broken and (row.status, row.updated) != (self._status, self._updated):
             self._report("list", row.head, f"listed as {row.status}, its records say {self._status}")
         if not broken and row.agent != self._agent:

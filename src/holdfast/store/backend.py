@@ -1,4 +1,4 @@
-"""The contract of a backend, with the part that all backends share. `sqlite/backend.py` has the ones there are."""
+"""The contract of a backend, with the part that all backends share; `sqlite/backend.py` implements it."""
 
 from __future__ import annotations
 
@@ -62,16 +62,17 @@ class Backend:
         self.owner: Owner = current_owner(self.clock.read().boot)
         self.store_id = ""
         self.secret = b""
-        """The key of the tokens of waits."""
+        """The key of wait tokens."""
         self._loop = asyncio.get_running_loop()
         self._versions = versions or Versions()
         self._closed = False
         self._queued_bytes = 0
 
     def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
-        """Queue a command; commands run in the order of queueing. The future is done when the change is durable.
+        """Queue a command; commands run in the order of queueing.
 
-        `then` is called with the future as soon as it is done, before its waiters go on.
+        The future is done when the change is durable. `then` is called with it as soon as it is done, before its
+        waiters go on.
         """
         if self._closed or asyncio.get_running_loop() is not self._loop:
             raise self._unusable()
@@ -94,7 +95,7 @@ class Backend:
                 continue
             wrote = True
             self._queued_bytes -= job.size
-            if not waiter.done():  # otherwise the caller was cancelled meanwhile
+            if not waiter.done():  # the caller was not cancelled meanwhile
                 if isinstance(answer, HoldfastError):
                     waiter.set_exception(answer)
                 else:
@@ -123,7 +124,7 @@ class Backend:
 
     @property
     def version(self) -> int:
-        """A number that grows with every commit that this process has seen, its own and others."""
+        """A number that grows with every commit seen by this process, its own and others."""
         return self._versions.current
 
     @property
@@ -144,7 +145,7 @@ class Backend:
 
 
 class Versions:
-    """A version that grows. A waiter that has seen version n can't miss version n+1."""
+    """A growing version. A waiter that has seen version n can't miss version n+1."""
 
     def __init__(self) -> None:
         self.current = 0

@@ -80,13 +80,13 @@ T = TypeVar("T")
 LEASE_MS: Final = 10_000
 """Default term of a lease."""
 MIN_LEASE_MS: Final = 50
-"""The shortest term of a lease."""
+"""Shortest term of a lease."""
 _CLOCK_CHECK_MS: Final = 30_000
-"""Longest sleep of `until`, after which it looks at the wall clock again."""
+"""Longest sleep of `until` before it reads the wall clock again."""
 
 
 class WorkOverview(NamedTuple):
-    """The state of a store as its drivers poll it."""
+    """The state of a store that its drivers poll."""
 
     due: int | None
     """When the next wait or notification becomes due."""
@@ -99,17 +99,16 @@ class WorkOverview(NamedTuple):
 class Store:
     """Journals, leases, inbox, waits, notifications, memory, rules, spending, blobs and attachments.
 
-    A method that changes something returns when the change is durable. Several processes may open the same store;
-    `holdfast.open_store` opens one. The methods follow in this order: journals, feed and lists, leases, inbox, waits,
-    notifications, memory, rules, spending, admission, blobs, attachments, retention, changes.
+    A method that changes something returns when the change is durable. Several processes may open the same store, with
+    `holdfast.open_store`.
     """
 
     id: str
-    """The unique id of this store; part of every idempotency key."""
+    """The unique id of this store, part of every idempotency key."""
     path: Path | None
-    """The file of the store; None for one in memory."""
+    """The file of the store; None in memory."""
     owner: Owner
-    """The owner of the leases that this opening of the store claims."""
+    """The owner of the leases claimed by this opening of the store."""
     clock: Clock
     limits: StoreLimits
 
@@ -121,9 +120,9 @@ class Store:
         self.id, self.path, self.owner = backend.store_id, backend.path, backend.owner
         self.clock, self.limits = backend.clock, backend.limits
         self.redactor = Redactor()
-        """Removes secrets from everything that is written."""
+        """Removes secrets from all writes."""
         self._terms: dict[str, tuple[int, int]] = {}
-        """For each lease claimed here: its epoch, and the monotonic time until which no one else can hold it."""
+        """The epoch of each lease claimed here, and the monotonic time until which no other process can hold it."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,13 +141,13 @@ class Store:
     def _submit(
         self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None
     ) -> asyncio.Future[T]:
-        """Queue a command, without the secrets in it. Nothing else writes to the backend."""
+        """Queue a command without its secrets. All writes go through here."""
         if self.redactor.active:
             command = command.redact(self.redactor)
         return self._backend.submit(command, then)
 
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
-        """Read, and quarantine the journal if it is corrupt."""
+        """Read; quarantine the journal if it is corrupt."""
         check_id("journal id", journal)
         try:
             return await self._read(query)
@@ -190,9 +189,9 @@ class Store:
         role: str | None = None,
         session: str | None = None,
     ) -> Journal:
-        """Create a journal, or find it unchanged. `JournalConflict` if it exists with other values.
+        """Create a journal, or find it unchanged; `JournalConflict` if it exists with other values.
 
-        `role` says what a process is and makes it work for drivers; `session` is the session that it works for.
+        `role` is the sort of a process and makes drivers run it; `session` is the session that it works for.
         """
         return await self._submit(_open_journal(journal, kind, agent, role, session))
 
@@ -200,11 +199,11 @@ class Store:
         """Create a journal that continues after record `at` of `parent`, with its kind and the agent of that record.
 
         Nothing is copied. The same fork again finds it unchanged; other values under its id raise `JournalConflict`, a
-        record that the parent does not have raises `ForkPointMissing`. The outcome that hands a session over and its
-        handoff record belong together: a fork at the first starts after both.
+        missing record `ForkPointMissing`. The outcome that hands a session over and its handoff record belong together:
+        a fork at the first starts after both.
         """
         check_id("journal id", journal)
-        check_int("fork point", at, least=-MAX_INT)  # the transaction knows which records exist
+        check_int("fork point", at, least=-MAX_INT)  # the transaction checks that the record exists
         at, agent = await self._read_journal(parent, lambda reader: _fork_point(reader, parent, at))
         return await self._submit(transaction.Fork(journal, parent, at, agent))
 
@@ -223,21 +222,19 @@ class Store:
     ) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
 
-        Raises `Fenced` if the lease has moved on, `HeadConflict` if the journal does not end at `head`.
+        Raises `Fenced` if the lease has moved on, `HeadConflict` if the journal does not end at `head`. Appends to one
+        journal run in the order of queueing, so a writer may have several under way, each naming the head that the one
+        before will leave.
 
-        The append is queued at once. Appends to one journal run in the order in which they were queued, so a writer may
-        have several under way, each naming the head that the one before will leave. `checked` proves that each record
-        reads back as it is; `checked=False`, for records of Holdfast itself, only that it can be read. With `patient`
-        the caller does not wait yet: the records may share a commit with the next command.
+        `checked` proves that each record reads back as it is; `checked=False`, for records of Holdfast itself, only
+        that it can be read. With `patient` the caller does not wait yet: the records may share a commit with the next
+        command. `then` is called with the future as soon as it is done, before its waiters go on.
 
-        `notify` adds notifications in the same commit. One that can't be queued (its journal is missing, quarantined or
-        full, or its key has other content) is stored as dead with the reason; the append succeeds all the same.
-
-        `spend` is the spending of the records, counted for the agent of the journal in the same commit: on the day of
-        the last record, or by day. `consume` names resolved waits of this journal that these records consume:
-        `WaitConsumed` if one was consumed before, or is not resolved.
-
-        `then` is called with the future as soon as it is done, before its waiters go on.
+        In the same commit, `notify` adds notifications. One that can't be queued (its journal is missing, quarantined
+        or full, or its key has other content) is stored as dead with the reason; the append still succeeds. `spend` is
+        the spending of the records, counted for the agent of the journal: on the day of the last record, or by day.
+        `consume` names resolved waits of this journal that these records consume: `WaitConsumed` if one was consumed
+        before, or is not resolved.
         """
         try:
             if type(head) is not int or not 0 <= head <= MAX_INT:
@@ -316,7 +313,7 @@ class Store:
         return tuple(check_notification(command, self.limits) for command in commands)
 
     async def journal(self, journal: str) -> Journal:
-        """One journal as the lists show it; `JournalMissing` without one."""
+        """One journal as in the lists; `JournalMissing` without one."""
         found = await self._read_journal(journal, lambda reader: reader.find_journal(journal))
         if found is None:
             stone = await self.tombstone(journal)
@@ -342,7 +339,7 @@ class Store:
         )
 
     async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
-        """All records above `after`, page by page; the store holds nothing between two pages."""
+        """All records above `after`, page by page; holds no snapshot between two pages."""
         while True:
             entries = await self.read(journal, after=after)
             for entry in entries:
@@ -357,7 +354,7 @@ class Store:
         return await self._read_journal(journal, lambda reader: reader.tail(journal, page))
 
     async def quarantine(self, journal: str, reason: str) -> None:
-        """Stop serving a journal that can't be trusted."""
+        """Stop serving an untrustworthy journal."""
         check_id("journal id", journal)
         await self._submit(Quarantine(journal, check_text("reason", reason)))
 
@@ -374,7 +371,7 @@ class Store:
         return await self._read(lambda reader: reader.last_position())
 
     def read_position(self) -> asyncio.Future[int]:
-        """The position of the newest record, after all commands that were queued before this call."""
+        """The position of the newest record, after all commands queued so far."""
         future = self._submit(transaction.ReadPosition())
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # an unread failure is no warning
         return future
@@ -408,7 +405,7 @@ class Store:
         return await self._read(lambda reader: reader.journals(where, page))
 
     async def preview_journals(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[JournalPreview]:
-        """Previews of several journals, at a cost that does not depend on their length; missing ones are left out.
+        """Previews of several journals at constant cost for each; missing ones are left out.
 
         A preview has the newest admitted input whose key begins with `prefix`.
         """
@@ -443,7 +440,7 @@ class Store:
         return await self._read(lambda reader: reader.youngest(role, session))
 
     async def poll_work(self, driven: Sequence[str]) -> WorkOverview:
-        """Everything that a driver polls, in one read; `driven` are the journals whose wakes it wants."""
+        """All that a driver polls, in one read; `driven` are the journals whose wake counts it wants."""
         page, now = self.limits.page, self.clock.read()
         return await self._read(
             lambda reader: WorkOverview(
@@ -485,7 +482,7 @@ class Store:
         self._terms[lease.journal] = (lease.epoch, begun + lease.ttl_ms)
 
     def surely_holds(self, lease: Lease) -> bool:
-        """True if no one else can hold this journal yet: the lease was claimed or renewed less than its term ago.
+        """True if no other process can hold this journal yet: the lease was claimed or renewed within its term.
 
         False proves nothing. Renew the lease before an effect that must not happen twice.
         """
@@ -534,7 +531,7 @@ class Store:
         """Accept an input. The same key with the same content gives the same receipt, other content `KeyConflict`.
 
         An `urgent` input (a stop request) is accepted even if the inbox is full. An `admission` can raise
-        `RateExceeded`, and for repeated content `DuplicateInput`, or answer the receipt of the first.
+        `RateExceeded`, and for repeated content raise `DuplicateInput` or answer the receipt of the first.
         """
         check_id("journal id", journal)
         accept = self._accept_command(journal, content, key, None, admission)
@@ -598,7 +595,7 @@ class Store:
         return accept if admission is None else replace(accept, admission=check_admission(admission))
 
     async def find_input(self, journal: str, key: str) -> Receipt | None:
-        """The receipt of the input that was accepted under `key`; None without one."""
+        """The receipt of the input accepted under `key`; None without one."""
         check_id("journal id", journal)
         check_id("input key", key)
         return await self._read(lambda reader: reader.receipt(journal, key))
@@ -625,7 +622,7 @@ class Store:
         kind: str | None = None,
         body: bytes | None = None,
     ) -> Wait:
-        """Open a wait, with a deadline in wall milliseconds. A wait that is open already keeps all its values.
+        """Open a wait, with a deadline in wall milliseconds. An open wait keeps all its values.
 
         `body` is the question, `kind` its sort. A resolution that came before a wait with a body does not count: an
         answer can't come before its question.
@@ -655,7 +652,7 @@ class Store:
 
         With `expect_digest`, only if that is the digest of the question, else `ApprovalMismatch`.
         """
-        # The value first: its errors must not depend on the token.
+        # Check the value first: its errors must not depend on the token.
         body = self._input_body("the resolution", value)
         _check_optional(check_id, "digest", expect_digest)
         journal, name = waits.verify_token(self._backend.secret, token)
@@ -721,7 +718,7 @@ class Store:
         return await self._submit(waits.RevokeWaits(journal, name))
 
     async def wait(self, journal: str, name: str) -> Wait | None:
-        """The wait as it is now; None if it was neither opened nor resolved."""
+        """The present wait; None if it was neither opened nor resolved."""
         check_id("wait", name)
         return await self._read_journal(journal, lambda reader: reader.wait(journal, name))
 
@@ -755,20 +752,19 @@ class Store:
         return due
 
     async def next_due(self) -> int | None:
-        """When the next open wait or notification becomes due, in wall milliseconds.
+        """Due time of the next open wait or notification, in wall milliseconds.
 
         Handle waits with `due` and `expire_wait`, notifications with `ripen`.
         """
         return await self._read(lambda reader: reader.next_due())
 
     async def until(self, due: int) -> None:
-        """Sleep until the wall clock says `due`.
+        """Sleep until the wall clock reaches `due`; the sleep itself follows the monotonic clock.
 
-        The sleep itself follows the monotonic clock. A wall clock that is set forward is noticed within half a minute;
-        one that is set back delays the moment. Neither makes it come twice.
+        A wall clock set forward is noticed within half a minute; one set back delays the moment. Neither repeats it.
         """
         check_int("time", due)
-        while (left := due - self._wall()) > 0:  # no event tells that a clock was set
+        while (left := due - self._wall()) > 0:  # setting a clock gives no event
             await asyncio.sleep(min(left, _CLOCK_CHECK_MS) / 1000)
 
     # ---- notifications ----
@@ -798,11 +794,11 @@ class Store:
     async def deliver_notifications(
         self, lease: Lease, ids: Sequence[int], content: object, *, key: str | None = None
     ) -> Receipt | None:
-        """Deliver notifications of the lease's journal: claim them, and put one input with `content` into its inbox.
+        """Claim notifications of the lease's journal and put one input with `content` into its inbox, in one commit.
 
-        Both happen or neither. Notifications that are not queued any more, not due or expired are left out; None if
-        none is left. When the turn that admits the input completes or reaches a limit, they are acknowledged. When it
-        fails or is cancelled they are queued again after a pause, and dead after too many attempts.
+        Leaves out notifications that are not queued, not due or expired; None if none is left. When the turn that
+        admits the input completes or reaches a limit, they are acknowledged. When it fails or is cancelled they are
+        queued again after a pause, and dead after too many attempts.
         """
         _check_lease(lease)
         numbers = _list_of("ids", ids, "a list of notification ids")
@@ -864,10 +860,10 @@ class Store:
         return await self._submit(notifications.SettleNotification(number, state))
 
     async def ripen(self, *, again: bool = False) -> list[str]:
-        """Wake the journals of notifications that have become due, and expire overdue notifications.
+        """Wake the journals of notifications that have become due, and expire overdue ones; answers the woken journals.
 
-        Answers the journals that were woken. Each is woken once for a due notification. With `again` (for a periodic
-        check) journals are woken again that still have something to deliver.
+        Each is woken once for a due notification. With `again` (for a periodic check), journals that still have
+        something to deliver are woken again.
         """
         woken: dict[str, None] = {}
         after, more = "", True
@@ -891,8 +887,8 @@ class Store:
     ) -> MemoryEntry:
         """Write an entry; answers it with its new version.
 
-        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. It is gone from
-        `expires` on (wall milliseconds). `MemoryFull` if its scope has no room.
+        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires at
+        `expires` (wall milliseconds). `MemoryFull` if its scope has no room.
         """
         _check_memory_key(scope, key)
         size = len(check_string("memory value", value).encode())
@@ -904,7 +900,7 @@ class Store:
         return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
-        """The entry as it is now; None without one. `MemoryCorrupt` if it is damaged."""
+        """The present entry; None without one. `MemoryCorrupt` if it is damaged."""
         _check_memory_key(scope, key)
         now = self._wall()
         return await self._read(lambda reader: reader.memories.get(scope, key, now))
@@ -920,9 +916,10 @@ class Store:
     async def memory_page(
         self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
     ) -> MemoryPage:
-        """A page of the entries of a scope whose key begins with `prefix`, by key. Damaged entries are left out.
+        """A page of the entries of a scope whose key begins with `prefix`, by key.
 
-        While there is `more`, pass the last key as `after` for the next page; each damaged key appears once.
+        Damaged entries are left out. While there is `more`, pass the last key as `after` for the next page; each
+        damaged key appears once.
         """
         check_name("memory scope", scope)
         check_string("prefix", prefix)
@@ -940,7 +937,7 @@ class Store:
         return page.entries
 
     async def memory_search(self, scope: str | None, words: str, limit: int | None = None) -> MemoryPage:
-        """Entries of one scope, or of all, that have all these words in key or value, the best match first.
+        """Entries of one scope, or of all, with all these words in key or value, the best match first.
 
         The backend decides how it splits words and if it finds parts of them. `words` has no operators. Damaged entries
         are left out.
@@ -977,9 +974,9 @@ class Store:
         return await self._submit(rule_command(agent, body, by, self.limits))
 
     async def remove_rule(self, number: int, *, by: str) -> tuple[StoredRule, bool]:
-        """Take a rule out of force; answers it, and True if this call removed it.
+        """Take a rule out of force; answers it, and True if this call removed it. It stays in the history.
 
-        It stays in the history. `RuleUnknown` without a rule of this number.
+        `RuleUnknown` without a rule of this number.
         """
         check_int("rule id", number, least=1)
         check_id("author", by)
@@ -1018,7 +1015,7 @@ class Store:
         return await self._read(lambda reader: reader.spending.spent(agent, day))
 
     async def count_older_spending(self, spend_of: SpendOf) -> bool:
-        """Count the records of an older schema, in one commit; True if there were some.
+        """Count the records of an older schema, in one commit; True if there were any.
 
         In a damaged journal, the records before the first bad one count.
         """
@@ -1039,7 +1036,7 @@ class Store:
         await self._submit(spending.ReplaceSpending(rows, position))
 
     async def _count_spending(self, spend_of: SpendOf, upto: int, *, strict: bool) -> tuple[DailySpend, ...]:
-        """Spending of all records up to this position, in as many reads as it takes."""
+        """Spending of all records up to this position, in as many reads as needed."""
         left, spends = await self._read(
             lambda reader: (reader.raw_journals(), spending.spend_of_pruned(reader, upto, strict=strict))
         )
@@ -1071,7 +1068,7 @@ class Store:
     async def note_refusal(
         self, journal: str, *, agent: str | None, key: str | None, error: str, message: str
     ) -> RefusedInput:
-        """Record that an input of `journal` was refused; the journal need not exist.
+        """Record the refusal of an input of `journal`, which need not exist.
 
         The store keeps the last 20 refusals of a journal and the last 1,000 of all, and counts the rest.
         """
@@ -1088,7 +1085,7 @@ class Store:
         return await self._read(lambda reader: reader.admission.refusals(journal, page))
 
     async def set_terms(self, agent: str, body: str | None) -> None:
-        """Store the admission of an agent as JSON, for processes that do not know the agent; None removes it."""
+        """Store the admission of an agent as JSON for processes without its definition; None removes it."""
         check_id("agent", agent)
         await self._submit(SetTerms(agent, None if body is None else check_string("terms", body)))
 
@@ -1182,15 +1179,15 @@ class Store:
         return min(limits.attachment_bytes, limits.blob_bytes)
 
     def spool(self) -> AttachmentSpool:
-        """A spool for an attachment that arrives in parts; give it to `put_attachment`, or close it."""
+        """A spool for an attachment that arrives in parts; pass it to `put_attachment`, or close it."""
         return AttachmentSpool(None if self.path is None else self.path.parent, self._max_attachment)
 
     async def share_attachment(self, digest: str, session: str) -> StoredAttachment | None:
-        """Let a session read an attachment of no session; None without such an attachment."""
+        """Let a session read an attachment without a session; None if there is none."""
         return await self._submit(attachments.ShareAttachment(check_id("session", session), check_id("digest", digest)))
 
     async def attachment(self, digest: str, *, session: str | None = None) -> StoredAttachment | None:
-        """The attachment of a session, or of no session; None without one."""
+        """The attachment of a session, or one without a session; None if there is none."""
         check_id("digest", digest)
         owner = _session_or_none(session)
         return await self._read(lambda reader: reader.attachments.find(owner, digest))
@@ -1198,7 +1195,7 @@ class Store:
     async def attachments(
         self, session: str | None = None, *, after: str = "", limit: int | None = None
     ) -> list[StoredAttachment]:
-        """The attachments of a session, or of no session, by digest. Pass the last digest as `after` for more."""
+        """The attachments of a session, or those without one, by digest. Pass the last digest as `after` for more."""
         check_string("cursor", after)
         owner, page = _session_or_none(session), self._page(limit)
         return await self._read(lambda reader: reader.attachments.of(owner, after, page))
@@ -1237,7 +1234,7 @@ class Store:
         return await self._submit(retention.TrimJournal(lease, seq))
 
     async def empty_inputs(self, lease: Lease, before: int, spare: Sequence[int] = ()) -> int:
-        """Empty the admitted inputs that came before `before`, except those to `spare`; answers how many.
+        """Empty the admitted inputs before `before`, except those to `spare`; answers how many.
 
         Their keys and digests stay, so no input is accepted twice.
         """
@@ -1290,10 +1287,10 @@ class Store:
         return removed
 
     async def collect_blobs(self, *, unused_ms: int = BLOB_GRACE_MS, without_roots: bool = False) -> int:
-        """Delete blobs that nothing refers to and that were last put `unused_ms` ago; answers how many.
+        """Delete unreferenced blobs last put `unused_ms` ago; answers how many.
 
-        `CollectionRefused` where the references can't be trusted: a journal is quarantined, or nothing at all refers to
-        a blob (unless `without_roots`).
+        `CollectionRefused` if the references can't be trusted: a journal is quarantined, or nothing at all refers to a
+        blob (unless `without_roots`).
         """
         return (await self.collect_unused(unused_ms=unused_ms, without_roots=without_roots)).blobs
 
@@ -1312,7 +1309,7 @@ class Store:
             found = await self._read(lambda reader: unused(reader, "", -1))
             return Collected(len(found), sum(size for _, size in found), dry_run=True)
         collected, last = Collected(), ""
-        # A reader looks for the blobs, so that the writer only has to check them again.
+        # A reader finds the blobs, so that the writer only has to check them again.
         while found := await self._read(lambda reader: unused(reader, last, COLLECT_BATCH)):  # noqa: B023
             digests = tuple(digest for digest, _ in found)
             collected += await self._submit(retention.CollectBlobs(before, digests, without_roots))
@@ -1323,7 +1320,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """A number that grows with every commit that this process has seen, its own and others."""
+        """A number that grows with every commit seen by this process, its own and others."""
         return self._backend.version
 
     @property
@@ -1344,7 +1341,7 @@ class Store:
 
 
 def _failed_future(error: HoldfastError) -> asyncio.Future[Any]:
-    """A refusal before queueing, delivered like a refusal by the writer."""
+    """A refusal before queueing, delivered like one of the writer."""
     failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     failed.set_exception(error)
     return failed
@@ -1398,7 +1395,7 @@ def _check_type(what: str, value: object, kind: type, wanted: str) -> None:
 
 
 def _list_of(what: str, values: Iterable[T], wanted: str) -> tuple[T, ...]:
-    """A copy of the values: the caller may change its list afterwards."""
+    """A copy: the caller may change its list afterwards."""
     if isinstance(values, str) or not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(what, values, wanted)
     return tuple(values)

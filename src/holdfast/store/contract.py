@@ -59,11 +59,12 @@ class StoreLimits(msgspec.Struct, frozen=True):
     busy_ms: int = 10_000
     """Time that a write waits for another process."""
     read_ms: int = 30_000
-    """Time of one read, after which it is interrupted; a store in memory does not interrupt reads."""
+    """Longest read, after which it is interrupted; a store in memory does not interrupt reads."""
     wal_bytes: int = 16 * 1024 * 1024
     """Size of the write-ahead log at which it is reset."""
     wal_max_bytes: int = 1024 * 1024 * 1024
-    """Size of the write-ahead log at which writes are refused, because a foreign reader keeps it from being reset."""
+    """Size of the write-ahead log above which writes are refused, because a foreign reader keeps it from being reset.
+    """
     wait_bytes: int = 1024 * 1024
     """The question of one wait."""
     rule_bytes: int = 32 * 1024
@@ -77,7 +78,7 @@ class StoreLimits(msgspec.Struct, frozen=True):
     max_attempts: int = 8
     """Turns that carry a notification before it is dead."""
     notification_kept_ms: int = 30 * 24 * 60 * 60 * 1000
-    """Time until an acknowledged, cancelled or expired notification may be purged, and its key with it."""
+    """Time until a finished notification may be purged, and its key with it."""
     memory_bytes: int = 256 * 1024
     """One value in memory."""
     scope_bytes: int = 16 * 1024 * 1024
@@ -102,20 +103,20 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope", "name", "by", "parent", "role")
-"""Fields of commands that are names. They must stay as they are to be found again."""
+"""Fields of commands that are names. They must not change, so that they are found again."""
 _PLAIN: Final = ("digest", "expect_digest", "state", "prefix", "after", "youngest", "error", "detail", "media_type")
-"""Other fields of commands in which nobody puts content."""
+"""Other fields of commands without content."""
 
 
 class Command(msgspec.Struct, Generic[R_co], frozen=True):
     """One request to change the store; `R_co` is the type of its answer."""
 
     def size(self) -> int:
-        """Bytes and characters in it, for the limits of the queue."""
+        """Its bytes and characters, for the limits of the queue."""
         return sum([len(said) for said in astuple(self) if type(said) is bytes or type(said) is str])
 
     def redact(self, redactor: Redactor) -> Self:
-        """The command without the secrets in its content; `SecretExposed` if a name in it holds one."""
+        """The command without the secrets in its content; `SecretExposed` if a name holds one."""
         for name in _NAMES:
             said = getattr(self, name, None)
             if type(said) is str:
@@ -128,7 +129,7 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
         return replace(self, **cleaned) if cleaned else self
 
     def _contents(self) -> dict[str, str | bytes]:
-        """The fields with content: all texts and bytes, unless the lists above name them."""
+        """All texts and bytes, except the fields listed above."""
         fields = zip(self.__struct_fields__, astuple(self), strict=True)
         return {
             field: said
@@ -142,7 +143,7 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 Rows: TypeAlias = "SqliteRows"
-"""The rows of a store inside one transaction. Reads see the writes of the same transaction."""
+"""The rows of a store inside one transaction. Reads see its writes."""
 Reader: TypeAlias = "SqliteReader"
 """Reads of one consistent state. `limit` never exceeds a page."""
 
@@ -172,7 +173,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 of the question; an answer can name it."""
+        """SHA-256 of the question, which an answer can name."""
         return None if self.body is None else blob_digest(self.body)
 
 
@@ -189,7 +190,7 @@ Durability = Literal["power", "process"]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The holder of leases: one opening of a store by one process. Others can tell if that process has ended."""
+    """The holder of leases: one opening of a store by one process. Others can check if that process has ended."""
 
     instance: str
     pid: int
@@ -230,7 +231,7 @@ class Lease(msgspec.Struct, frozen=True):
     wakes: int = 0
     """The wake count of the journal at the claim; see `Store.release`."""
     made: NewJournal | None = None
-    """The content of a journal that the same commit created, so that the holder need not read it."""
+    """The content of a journal created in the same commit, so that the holder need not read it."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -255,7 +256,7 @@ class FeedEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """A journal as the lists show it."""
+    """A journal as in the lists."""
 
     id: str
     kind: JournalKind
@@ -273,14 +274,14 @@ class Journal(msgspec.Struct, frozen=True):
     session: str | None = None
     """The session that a process works for."""
     metadata: dict[str, Any] = {}
-    """The metadata that the host gave when it opened the session."""
+    """Metadata from the host at the opening of the session."""
 
 
 class Work(msgspec.Struct, frozen=True):
     """A session, or a process with a `role`, that needs a driver: it was woken since it was last seen, or it runs.
 
-    `holder` is None if the lease is free or expired; `left_ms` is the rest of its term. A holder whose process has
-    ended is still named; see `Store.owner_gone`.
+    `holder` is None if the lease is free or expired; `left_ms` is the rest of its term. An ended holder is still named;
+    see `Store.owner_gone`.
     """
 
     no: int
@@ -311,7 +312,7 @@ class Receipt(msgspec.Struct, frozen=True):
 class Head(NamedTuple):
     """The head of a journal after an append, and its wake count at that commit.
 
-    From the wake count its driver learns, without another read, that something was accepted meanwhile.
+    The wake count tells the driver, without another read, that something was accepted meanwhile.
     """
 
     seq: int
@@ -319,9 +320,10 @@ class Head(NamedTuple):
 
 
 class JournalRow(msgspec.Struct):
-    """The row of a journal, with the rules that need nothing else. Mutable: it belongs to one transaction at a time.
+    """The row of a journal, with the rules that need nothing else.
 
-    `wakes` counts events from outside that need a driver, `seen` the ones that were handled.
+    Mutable: it belongs to one transaction at a time. `wakes` counts events from outside that need a driver, `seen` the
+    handled ones.
     """
 
     no: int
@@ -353,12 +355,14 @@ class JournalRow(msgspec.Struct):
     """The last trimmed record."""
 
     def check_served(self) -> None:
-        """Raise `JournalQuarantined` for a quarantined journal."""
         if self.quarantine is not None:
             raise JournalQuarantined(self.id, self.quarantine)
 
     def check_epoch(self, epoch: int) -> None:
-        """A write needs the newest epoch. Expiry alone does not fence: the holder may go on until another claims."""
+        """Raise `Fenced` unless the epoch is the newest.
+
+        Expiry alone does not fence: the holder may go on until another claims.
+        """
         if self.epoch != epoch or self.owner is None:
             raise Fenced(self.id, epoch, self.epoch, self.owner.describe() if self.owner else None)
 
@@ -376,7 +380,7 @@ class JournalRow(msgspec.Struct):
         return left if left <= self.term else 0
 
     def has_work(self) -> bool:
-        """True if a driver should advance this journal: it was woken, or it is in the middle of a run.
+        """True if a driver should advance this journal: it was woken, or a run is open.
 
         Only its caller advances a process without a role.
         """
@@ -437,7 +441,7 @@ class JournalPreview(msgspec.Struct, frozen=True):
 
 
 class RawRecord(NamedTuple):
-    """A record as stored, for audits; `sound` if it matches its checksum."""
+    """A stored record, for audits; `sound` if it matches its checksum."""
 
     journal: str
     seq: int

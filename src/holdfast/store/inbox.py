@@ -1,9 +1,10 @@
 """The inbox: accepted inputs, and admission as the store enforces it.
 
-An agent declares its admission in `policy.admission`, which also checks the input itself (size, parts). The rate and
-the duplicates need the inbox, so the store decides them in the commit that accepts the input. Only inputs accepted
-under an `AdmissionWindow` count: a stop request takes no place. The same key with the same content is always the same
-input, before any of this.
+An agent declares its admission in `policy.admission`, which also checks the input itself (size, parts). Rate and
+duplicates need the inbox, so the store decides them in the commit that accepts the input. Only inputs accepted under an
+`AdmissionWindow` count, so a stop request takes no place.
+
+The same key with the same content is always the same input, before any of this.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 STOP_KEY: Final = "holdfast/cancel"
-"""The key of the input that asks to stop a process; for a turn, the name of the turn follows."""
+"""The key of a stop request for a process; for a turn, the name of the turn follows."""
 Duplicates = Literal["allow", "same_turn", "refuse"]
 DUPLICATES: Final[tuple[str, ...]] = get_args(Duplicates)
 MOST_PER_WINDOW: Final = 100_000
@@ -42,21 +43,22 @@ MAX_MESSAGE: Final = 1_000
 class AdmissionWindow(msgspec.Struct, frozen=True):
     """The rate limit and the treatment of duplicates for one input.
 
-    A window reaches that many milliseconds back and forward from now. So a clock that was set back neither opens the
-    inbox nor shuts it for long.
+    A window reaches that many milliseconds back and forward from now, so a clock set back neither opens the inbox nor
+    shuts it for long.
     """
 
     per_window: int | None = None
     """Inputs in `window_ms`; None for no limit."""
     window_ms: int = 60_000
     duplicates: Duplicates = "allow"
-    """Content that came within `duplicate_window_ms` becomes an input of its own (``"allow"``), gets the receipt of the
-    first (``"same_turn"``), or raises `DuplicateInput` (``"refuse"``)."""
+    """Content repeated within `duplicate_window_ms` becomes an input of its own (``"allow"``), gets the receipt of the
+    first (``"same_turn"``), or raises `DuplicateInput` (``"refuse"``).
+    """
     duplicate_window_ms: int = 10_000
 
 
 class RefusedInput(msgspec.Struct, frozen=True):
-    """An input that the runtime did not accept. The store keeps nothing of its content."""
+    """A refused input. The store keeps nothing of its content."""
 
     id: int
     """Its number among all refusals of the store."""
@@ -66,7 +68,7 @@ class RefusedInput(msgspec.Struct, frozen=True):
     at: int
     """In wall milliseconds."""
     error: str
-    """The name of the error that the caller got."""
+    """The name of the error for the caller."""
     message: str
     nth: int
     """Its number among the refusals of this journal; counting restarts when the store has forgotten all of them."""
@@ -96,7 +98,7 @@ class SetTerms(Command[None], frozen=True):
 
 
 def check_admission(admission: object) -> AdmissionWindow:
-    """The admission itself; raises if one of its values is invalid."""
+    """Check the admission; raises for an invalid value."""
     if not isinstance(admission, AdmissionWindow):
         raise InvalidArgument("admission", admission, "an AdmissionWindow")
     if admission.per_window is not None:
@@ -127,7 +129,7 @@ class Accept(Command[Receipt], frozen=True):
     admission: AdmissionWindow | None = None
     """The rate limit, and the treatment of duplicates."""
     unnamed: bool = False
-    """The store made up its key, so it needs no alias."""
+    """The store made its key, so it needs no alias."""
     youngest: str | None = None
     """Create the journal only if this is still the newest of its role and session ("" for none)."""
     spend: Spend | None = None
@@ -164,7 +166,7 @@ class Accept(Command[Receipt], frozen=True):
             check_inbox_room(row, rows.count_pending(row), tx.limits)
         tx.require_blobs(self.refs)
         for digest in self.refs:
-            rows.refer(digest, row, 0)  # kept while the input waits; its record refers to it afterwards
+            rows.refer(digest, row, 0)  # kept until the input is admitted; then its record refers to it
         receipt = add_input(tx, row, self, counted=self.admission is not None)
         if new is not None:
             opened = tx.new_journals[row.id].opened
@@ -174,7 +176,7 @@ class Accept(Command[Receipt], frozen=True):
         return receipt
 
     def _check_not_stopped(self, rows: Rows) -> None:
-        """A caller that is being stopped starts nothing more, so that the one who stops it knows all it started."""
+        """Refuse new work of a caller that is being stopped, so that the stop covers everything it started."""
         if self.under is not None:
             journal, key = self.under
             above = rows.journal(journal)
@@ -219,7 +221,7 @@ def find_duplicate(tx: Transaction, row: JournalRow, command: Accept, admission:
         first, last = window_around(now, admission.duplicate_window_ms)
         receipt = decide_duplicate(row, tx.rows.counted_input(row, command.digest, first, last), admission)
         if receipt is not None:
-            if not command.unnamed:  # this key stays the same input after the window has passed
+            if not command.unnamed:  # this key names the same input even after the window
                 tx.rows.add_alias(row, command.key, receipt.input)
             return receipt
     if admission.per_window is not None:

@@ -30,7 +30,7 @@ class LeaseHolder:
     """Holds the lease of a journal while a block runs: claims, renews and releases it, also after a cancellation.
 
     The constructor queues the claim, after all earlier commands to the store. `seen` gives the number of handled wakes
-    at the end. `claimed` is a lease that the caller has claimed already.
+    at the end. `claimed` is a lease that the caller already has.
     """
 
     lease: Lease
@@ -75,7 +75,7 @@ class LeaseHolder:
                 with suppress(asyncio.CancelledError):
                     await self._renewing
         finally:
-            with suppress(HoldfastError):  # lost meanwhile: there is nothing to release
+            with suppress(HoldfastError):  # lost meanwhile: nothing to release
                 seen = None if self._seen is None else self._seen()
                 await self._store.release(self.lease, seen=seen)  # queued at once, also if this is cancelled
 
@@ -98,7 +98,7 @@ class LeaseHolder:
 
 
 async def _release_claim(store: Store, claim: asyncio.Future[Lease]) -> None:
-    with suppress(HoldfastError):  # refused: there is nothing to release
+    with suppress(HoldfastError):  # refused: nothing to release
         await store.release(await claim)
 
 
@@ -134,7 +134,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold spaces and parentheses, so count from the last one.
+    # The name in parentheses may hold spaces and parentheses: count from the last one.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ChangeKind = Literal["put", "deleted", "expired"]
 TAINTED_FILES: Final = "holdfast.tainted-files."
-"""Prefix of the scopes in which the runtime marks files written while tainted. The mirror leaves them out."""
+"""Prefix of the scopes where the runtime marks files written while tainted; not mirrored."""
 
 
 class MemoryEntry(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class DeleteMemory(Command[MemoryEntry | None], frozen=True):
 
 
 def size_of(key: str, value: str) -> int:
-    """Bytes that an entry counts against the limit of its scope."""
+    """Bytes of an entry that count against the limit of its scope."""
     return len(key.encode()) + len(value.encode())
 
 
@@ -138,7 +138,7 @@ def check_version(scope: str, key: str, entry: MemoryEntry | None, expected: int
 
 
 def check_room(command: PutMemory, entry: MemoryEntry | None, used: MemoryScope, limits: StoreLimits) -> None:
-    """Raise `MemoryFull` if the scope has no room. The bytes of the replaced entry count as free."""
+    """Raise `MemoryFull` if the scope has no room; the replaced entry counts as free."""
     if entry is None and used.entries >= limits.scope_entries:
         raise MemoryFull(command.scope, "entries", limits.scope_entries)
     before = 0 if entry is None else size_of(entry.key, entry.value)
@@ -148,7 +148,7 @@ def check_room(command: PutMemory, entry: MemoryEntry | None, used: MemoryScope,
 
 
 def seen_at(change: MemoryChange, now: int) -> MemoryChange:
-    """A change without its value, if that has expired."""
+    """The change; without its value if that has expired."""
     if change.value is None or not has_expired(change, now):
         return change
     return MemoryChange(change.scope, change.key, change.version, change.change, None, change.at, change.by)
@@ -170,7 +170,7 @@ def remove_entry(tx: Transaction, entry: MemoryEntry, kind: ChangeKind, by: str 
 
 
 def audit_memories(reader: Reader) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant of the memory: rule, place, finding."""
+    """Violated invariants of the memory: rule, place, finding."""
     newest: dict[tuple[str, str], MemoryChange] = {}
     for change in reader.memories.raw_changes():
         before = newest.get((change.scope, change.key))

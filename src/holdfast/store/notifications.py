@@ -37,10 +37,10 @@ SettledByHand = Literal["cancelled", "acknowledged", "queued"]
 NOTIFICATION_STATES: Final[tuple[str, ...]] = get_args(NotificationState)
 SETTLED_BY_HAND: Final[tuple[str, ...]] = get_args(SettledByHand)
 FIRST_PAUSE_MS: Final = 1_000
-"""Pause after the first turn that did not take a notification; it doubles with each attempt."""
+"""Pause after the first unsuccessful turn; it doubles with each attempt."""
 LONGEST_PAUSE_MS: Final = 300_000
 OPEN: Final = frozenset(("queued", "claimed"))
-"""States in which a journal still has to deal with a notification."""
+"""States in which a journal must still handle a notification."""
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Notification(msgspec.Struct, frozen=True):
     """Its number in the store; never used again."""
     journal: str
     no: int
-    """Its number in its journal, in the order of arrival."""
+    """Its number in its journal, by arrival."""
     kind: str
     title: str
     body: str
@@ -61,19 +61,19 @@ class Notification(msgspec.Struct, frozen=True):
     key: str | None
     state: NotificationState
     attempts: int
-    """How many turns have carried it."""
+    """Number of turns that have carried it."""
     due: int
-    """The earliest delivery."""
+    """Earliest delivery."""
     expires: int | None
-    """No delivery from then on."""
+    """End of delivery."""
     created: int
     updated: int
     input: int | None = None
-    """The input of its journal that carried it last."""
+    """The input of its journal that last carried it."""
     run: str | None = None
     """The turn that this input entered."""
     reason: str | None = None
-    """Why it is dead, or was queued again."""
+    """The reason why it is dead, or was queued again."""
     woken: bool = True
     """Its journal was woken for it; False until it is due."""
 
@@ -102,7 +102,7 @@ class Notify(Command[tuple[Notification, bool]], frozen=True):
 
 
 class DeliverNotifications(Command[Receipt | None], frozen=True):
-    """Claim notifications and put one input with their content into the inbox; answers None if none can be claimed."""
+    """Claim notifications and put one input with their content into the inbox; None if none can be claimed."""
 
     journal: str
     epoch: int
@@ -169,9 +169,9 @@ class Ripened(NamedTuple):
 
 
 class Ripen(Command[Ripened], frozen=True):
-    """Wake the journals of notifications that are due, and expire overdue ones.
+    """Wake the journals of due notifications, and expire overdue ones.
 
-    With `again`, wake journals again that were woken before and still have a notification queued.
+    With `again`, also wake journals that were woken before and still have a queued notification.
     """
 
     limit: int
@@ -195,7 +195,7 @@ class Ripen(Command[Ripened], frozen=True):
 
 
 def check_notification(command: Notify, limits: StoreLimits) -> Notify:
-    """The command with a clean title; raises if one of its values is invalid."""
+    """The command with a clean title; raises for an invalid value."""
     if not isinstance(command, Notify):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("notify", command, "a Notify")
     check_id("journal id", command.journal)
@@ -241,14 +241,14 @@ def _queue(tx: Transaction, row: JournalRow | None, drafted: Notification) -> No
 
 
 def follow_admission(tx: Transaction, row: JournalRow, record: Admitted) -> None:
-    """The input that carries notifications was admitted. Without a run they are acknowledged at once."""
+    """Handle the admission of an input with notifications. Without a run they are acknowledged at once."""
     claimed = tx.rows.notifications.claimed_by_input(row.id, record.input)
     state = "acknowledged" if record.run is None else "claimed"
     _move(tx, row, [(each, replace(each, state=state, run=record.run, updated=tx.now.wall)) for each in claimed])
 
 
 def follow_end(tx: Transaction, row: JournalRow, record: Ended) -> None:
-    """The turn that carried notifications has ended: they are acknowledged, or queued again."""
+    """Handle the end of a turn with notifications: acknowledge them, or queue them again."""
     claimed = tx.rows.notifications.claimed_by_run(row.id, record.run)
     _move(tx, row, [(each, after_run(each, record, tx.now.wall, tx.limits)) for each in claimed])
 
@@ -273,7 +273,7 @@ def bury_all(tx: Transaction, row: JournalRow) -> None:
 
 
 def _wake_all(tx: Transaction, names: dict[str, None], *, asleep_only: bool) -> list[str]:
-    """Wake each of these journals once, if it is served; answers the ones woken."""
+    """Wake each of these served journals once; answers the woken ones."""
     woken: list[str] = []
     for name in names:
         row = tx.rows.journal(name)
@@ -288,13 +288,13 @@ def _wake_all(tx: Transaction, names: dict[str, None], *, asleep_only: bool) -> 
 
 
 def backoff(attempts: int) -> int:
-    """Milliseconds until the next attempt: doubled with each attempt, up to a limit."""
-    doublings = min(max(attempts - 1, 0), 30)  # far beyond the limit, and the number stays small
+    """Milliseconds until the next attempt, doubled each time, up to a limit."""
+    doublings = min(max(attempts - 1, 0), 30)  # far beyond the limit, and a small number
     return min(FIRST_PAUSE_MS << doublings, LONGEST_PAUSE_MS)
 
 
 def is_same(found: Notification, command: Notify) -> bool:
-    """True if the notification has the content of the command. Its due time does not count."""
+    """True if the notification has the content of the command; its due time does not count."""
     said = (command.kind, command.title, command.body, command.source, command.priority)
     return (found.kind, found.title, found.body, found.source, found.priority) == said
 
@@ -302,7 +302,7 @@ def is_same(found: Notification, command: Notify) -> bool:
 def refusal(
     row: JournalRow | None, found: Notification | None, command: Notify, limits: StoreLimits
 ) -> HoldfastError | None:
-    """The error if this can't be queued. `found` is a notification with other content under the same key."""
+    """The error if the command can't be queued. `found` is a notification with other content under the same key."""
     if row is None:
         return JournalMissing(command.journal)
     if found is not None:
@@ -313,7 +313,7 @@ def refusal(
 
 
 def draft(command: Notify, now: int, refused: HoldfastError | None = None) -> Notification:
-    """A new notification: queued, or dead if it was refused. The table gives it its numbers."""
+    """A new notification: queued, or dead if refused. The table gives it its numbers."""
     due = now if command.due is None else command.due
     queued = Notification(
         *(0, command.journal, 0, command.kind, command.title, command.body, command.source, command.priority),
@@ -342,7 +342,7 @@ def may_carry(found: Notification, now: int) -> bool:
 
 
 def require(found: Notification | None, number: int, journal: str | None = None) -> Notification:
-    """The notification; raises `NotificationUnknown` without one, or if it belongs to another journal."""
+    """The notification; `NotificationUnknown` without one, or for another journal."""
     if found is None or journal not in (None, found.journal):
         raise NotificationUnknown(number, journal)
     return found
@@ -365,7 +365,7 @@ def _was_seen(ended: Ended) -> bool:
 
 
 def after_run(found: Notification, ended: Ended, now: int, limits: StoreLimits) -> Notification:
-    """The notification after the turn that carried it has ended: acknowledged, queued again, expired or dead.
+    """The notification after its turn has ended: acknowledged, queued again, expired or dead.
 
     A turn that ended before it started did not show it to the model, whatever its status.
     """
@@ -402,9 +402,9 @@ def audit_notifications(
     inputs: Mapping[str, Mapping[int, bool]],
     ended: Mapping[str, set[str]],
 ) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant of the notifications: rule, place, finding.
+    """Violated invariants of the notifications: rule, place, finding.
 
-    `inputs` are those of each journal (True: pending), `ended` the runs that have ended.
+    `inputs` are those of each journal (True: pending), `ended` the ended runs.
     """
     waiting: Counter[str] = Counter()
     last: dict[str, int] = {}
@@ -414,7 +414,7 @@ def audit_notifications(
         if not sound:
             yield "checksum", where, "the notification does not match its checksum"
             continue
-        if found.no <= last.get(found.journal, 0):  # there are gaps where some were purged
+        if found.no <= last.get(found.journal, 0):  # purges leave gaps
             yield "notification", where, f"is number {found.no} of its journal, after {last.get(found.journal, 0)}"
         last[found.journal] = found.no
         if found.state in OPEN:
@@ -434,7 +434,7 @@ def audit_notifications(
 
 
 def _unanswered(found: Notification, pending: bool | None, *, run_ended: bool) -> Iterator[str]:
-    """A claimed notification needs a pending input or a turn that has not ended: nothing else would free it."""
+    """A claimed notification needs a pending input or an open turn: nothing else would free it."""
     if pending is None:
         yield f"is claimed by input {found.input}, which is not there"
     elif found.run is None and not pending:

@@ -20,13 +20,13 @@ def memory_folder(store: Path | str) -> Path:
 
 
 def key_file(store: Path | str) -> Path:
-    """The key file of a store: beside the real file, even if it is opened by a link."""
+    """The key file of a store: beside the real file, even if a link opens it."""
     path = Path(os.path.realpath(store))
     return path.with_name(f"{path.name}.key")
 
 
 def in_store_folder(path: str) -> bool:
-    """True if a real path is a store folder or inside one. Case does not count, as on some file systems."""
+    """True if a real path is a store folder or inside one, in upper or lower case."""
     return any(name.casefold() == FOLDER for name in path.split("/"))
 
 

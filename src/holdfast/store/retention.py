@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 BLOB_GRACE_MS: Final = 3_600_000
-"""A blob stays for this long after it was last put: a record may be about to refer to it."""
+"""Time that an unused blob stays after it was last put: a record may be about to refer to it."""
 COLLECT_BATCH: Final = 500
 """Blobs that one transaction checks and collects."""
 FINAL_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
@@ -46,12 +46,12 @@ class Tombstone(msgspec.Struct, frozen=True):
     session: str | None
     status: Status
     detail: str
-    """How it ended, in the words of the one who pruned it."""
+    """Its end, in the words of the caller of `prune_journal`."""
     digest: str
     """Digest of its first input, to recognise a repeated start; "" without one."""
     head: int
     pos: int
-    """The position of its last record: readers of the feed meet the tombstone there."""
+    """The position of its last record, where readers of the feed meet the tombstone."""
     created: int
     updated: int
     at: int
@@ -126,7 +126,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
 
 
 class TrimJournal(Command[int], frozen=True):
-    """Remove the records of a journal up to `seq`; answers how many were removed."""
+    """Remove the records of a journal up to `seq`; answers how many."""
 
     lease: Lease
     seq: int
@@ -144,7 +144,7 @@ class TrimJournal(Command[int], frozen=True):
 
 
 class EmptyInputs(Command[int], frozen=True):
-    """Empty the admitted inputs that came before `before`; their keys stay. Answers how many."""
+    """Empty the admitted inputs before `before`; their keys stay. Answers how many."""
 
     lease: Lease
     before: int
@@ -167,7 +167,7 @@ class RemoveWaits(Command[int], frozen=True):
 
 
 class PurgeNotifications(Command[Purged], frozen=True):
-    """Remove finished notifications that have not changed since `before`, the oldest first."""
+    """Remove finished notifications unchanged since `before`, the oldest first."""
 
     before: int
     limit: int
@@ -191,7 +191,7 @@ class PurgeMemories(Command[Purged], frozen=True):
 
 
 class CollectBlobs(Command[Collected], frozen=True):
-    """Delete those of these blobs that nothing refers to and that were last put before `before` (wall milliseconds)."""
+    """Delete the unreferenced ones of these blobs that were last put before `before` (wall milliseconds)."""
 
     before: int
     digests: tuple[str, ...]
@@ -226,7 +226,7 @@ def check_prunable(row: JournalRow, command: PruneJournal, *, held: bool) -> Non
 
 
 def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
-    """Raise `CollectionRefused` where the store can't see which blobs are needed."""
+    """Raise `CollectionRefused` if the store can't see which blobs are needed."""
     if basis.damaged is not None:
         raise CollectionRefused(
             f"the journal {basis.damaged!r} is quarantined, and what it refers to can't be seen; "
@@ -241,7 +241,7 @@ def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
 def audit_tombstones(
     reader: Reader, rows: Iterable[JournalRow], spending: SpendingAudit | None = None
 ) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant of the tombstones: rule, place, finding. Adds their spending to the spending audit."""
+    """Violated invariants of the tombstones: rule, place, finding. Adds their spending to the spending audit."""
     alive = {row.id for row in rows}
     last = reader.last_position()
     for stone, sound in reader.retention.raw():

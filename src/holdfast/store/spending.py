@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 DAY_MS: Final = 86_400_000
 MAX_SPEND: Final = 2**40
-"""The largest value that one append may count; millions of such appends still fit into a row."""
+"""The largest value of one append; millions of such appends still fit into a row."""
 _READ_S: Final = 2.0
 """Time after which one read starts no further journal, in seconds."""
 _log: Final = logging.getLogger("holdfast")
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
-    """Resources that were used."""
+    """Used resources."""
 
     model_calls: int = 0
     tool_calls: int = 0
@@ -48,9 +48,9 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     unpriced: int = 0
     """Model calls of unknown price."""
     tasks: int = 0
-    """Tasks that were started."""
+    """Started tasks."""
     wall_ms: int = 0
-    """Milliseconds during which turns were running."""
+    """Working time of turns in milliseconds."""
 
     def __add__(self, other: Spend) -> Spend:
         return Spend(*map(add, astuple(self), astuple(other)))
@@ -71,7 +71,7 @@ def model_spend(usage: Usage, cost: float | None, *, steps: int = 1, calls: int 
 
 
 def _bounded_count(said: float) -> int:
-    """Bound a number that a custom model reported."""
+    """Bound a number from a custom model."""
     return round(max(0, min(said, MAX_SPEND)))
 
 
@@ -108,7 +108,7 @@ class ReplaceSpending(Command[None], frozen=True):
 
 
 class CountOlder(Command[bool], frozen=True):
-    """Add the spending of records up to `since`, which an older schema did not count; False if it is counted."""
+    """Add the spending of records up to `since`, which an older schema did not count; False if already done."""
 
     rows: tuple[DailySpend, ...]
     since: int
@@ -183,7 +183,7 @@ def sum_by_agent_and_day(spends: Iterable[tuple[str | None, int, Spend]]) -> tup
 def fold_spending(
     reader: Reader, spend_of: SpendOf, upto: int, rows: Sequence[JournalRow], *, strict: bool
 ) -> tuple[list[DailySpend], int]:
-    """Spending up to position `upto` of as many of these journals as one read has time for, and their number.
+    """Spending up to position `upto` of as many journals as one read has time for, and their number.
 
     Old records never change, so later appends do not matter. A damaged record raises `JournalCorrupt`; if not `strict`,
     it ends the count of its journal instead.
@@ -191,7 +191,7 @@ def fold_spending(
     spends: list[DailySpend] = []
     end = monotonic() + _READ_S
     for number, row in enumerate(rows, 1):
-        stone = reader.retention.find(row.id)  # if it was pruned since, its records are gone
+        stone = reader.retention.find(row.id)  # if pruned since, its records are gone
         spends += _spent_in(reader, row, spend_of, upto, strict=strict) if stone is None else _spent_by(stone, upto)
         if monotonic() > end:
             return spends, number
@@ -231,7 +231,7 @@ def _spent_in(reader: Reader, row: JournalRow, spend_of: SpendOf, upto: int, *, 
             return None
 
     watch = _watch(row)
-    agent = row.agent if row.base else None  # of one that was trimmed, the record that says so is gone
+    agent = row.agent if row.base else None  # a trimmed journal has lost the record with its agent
     for entry in takewhile(lambda entry: entry.pos <= upto, reader.raw_records(row.id)):
         record, reason = None, "it does not match its checksum"
         try:
@@ -285,7 +285,7 @@ class SpendingAudit:
             self._count(stone.agent, stone.spent)
 
     def doubt(self, agent: str | None) -> None:
-        """Leave an agent out of the comparison: one of its records can't be read."""
+        """Leave an agent out of the comparison: one of its records is unreadable."""
         self._unsure.add(agent)
 
     def _read_blob(self, blob: Blob) -> bytes | None:
@@ -317,7 +317,7 @@ def spend_by_day_of(given: Spend | Mapping[int, Spend], added: Sequence[Record])
 
 
 def check_spend_values(spend: Spend, most: int) -> Spend:
-    """The spend itself; raises if one of its counts is invalid."""
+    """Check a spend; raises for an invalid count."""
     if type(spend) is not Spend:
         raise InvalidArgument("spend", spend, "a Spend, or one for each day")
     counts = astuple(spend)
@@ -328,7 +328,7 @@ def check_spend_values(spend: Spend, most: int) -> Spend:
 
 
 def audit_spending(reader: Reader, counted: SpendingAudit | None = None) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant of the spending: rule, place, finding. With `counted`, also against the records."""
+    """Violated invariants of the spending: rule, place, finding. With `counted`, also against the records."""
     days: dict[tuple[str | None, int], Spend] = {}
     wholes: dict[str | None, Spend] = {}
     sums: dict[str | None, Spend] = {}

@@ -2,8 +2,10 @@
 
 Each command carries itself out: it decides, then writes. It raises all of its refusals before its first write, so a
 refused command leaves the other commands of its transaction untouched. The other topics have their commands in their
-own modules (`inbox`, `waits`, `notifications`, `memories`, ...). A decision is a pure function of rows, a command and
-the time: it answers the new state or raises the error for the caller, and never writes.
+own modules (`inbox`, `waits`, `notifications`, `memories`, ...).
+
+A decision is a pure function of rows, a command and the time: it answers the new state or raises the error for the
+caller, and never writes.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class Transaction:
         return row
 
     def refuse_pruned_id(self, journal: str, opening: OpenJournal | None = None, digest: str | None = None) -> None:
-        """Raise if this id belonged to a pruned journal. `digest` tells a repeated start from another one."""
+        """Raise if this id belonged to a pruned journal. `digest` recognises a repeated start."""
         stone = self.rows.retention.find(journal)
         if stone is not None:
             if opening is not None:
@@ -96,19 +98,19 @@ class Transaction:
             raise JournalPruned(journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest)
 
     def leased_journal(self, lease: Lease) -> JournalRow:
-        """The row of a journal that is served and whose lease has not moved on."""
+        """The row of a served journal whose lease has not moved on."""
         row = self.journal(lease.journal)
         row.check_epoch(lease.epoch)
         row.check_served()
         return row
 
     def wake(self, row: JournalRow) -> None:
-        """Count one more event that asks the driver of a journal for attention."""
+        """Count one more event for the driver of a journal."""
         row.wakes += 1
         self.rows.save_wakes(row)
 
     def open_journal(self, command: OpenJournal) -> JournalRow:
-        """The row of a journal, which is created if it is missing; `JournalConflict` if it has other values."""
+        """The row of a journal, created if missing; `JournalConflict` if it has other values."""
         row = self.rows.journal(command.journal)
         if row is None:
             self.refuse_pruned_id(command.journal, command)
@@ -149,14 +151,14 @@ class Transaction:
         return row
 
     def extend_lease(self, row: JournalRow, ttl_ms: int) -> None:
-        """Let the lease of a journal run for a whole term from now."""
+        """Start a new term of the lease."""
         row.term = ttl_ms
         row.expires = self.now.wall + ttl_ms
         row.mono_expires = self.now.mono + ttl_ms
         self.rows.save_lease(row)
 
     def require_blobs(self, digests: Sequence[str]) -> None:
-        """Raise `BlobMissing` unless all of these blobs are there."""
+        """Raise `BlobMissing` unless all of these blobs exist."""
         for digest in digests:
             if not self.rows.has_blob(digest):
                 raise BlobMissing(digest)
@@ -174,7 +176,7 @@ class OpenJournal(Command[Journal], frozen=True):
     role: str | None = None
     session: str | None = None
     metadata: bytes | None = None
-    """A JSON object, which an existing journal must have; None for any."""
+    """A JSON object, equal to that of an existing journal; None for any."""
 
     def apply(self, tx: Transaction) -> Journal:
         return tx.open_journal(self).as_journal()
@@ -203,7 +205,7 @@ class Fork(Command[Journal], frozen=True):
 
 
 class Quarantine(Command[None], frozen=True):
-    """Stop serving a journal that can't be trusted."""
+    """Stop serving an untrustworthy journal."""
 
     journal: str
     reason: str
@@ -217,7 +219,7 @@ class Quarantine(Command[None], frozen=True):
 
 
 class ReadPosition(Command[int], frozen=True):
-    """Answer the newest position of the store, after all commands that were queued before."""
+    """The newest position of the store, after all commands queued before."""
 
     def apply(self, tx: Transaction) -> int:
         return tx.rows.last_position()
@@ -280,7 +282,7 @@ class Release(Command[None], frozen=True):
     lease: Lease
     seen: int | None = None
     patient: bool = True
-    """The caller does not wait for it."""
+    """The caller does not wait."""
 
     def apply(self, tx: Transaction) -> None:
         row = tx.journal(self.lease.journal)
@@ -289,7 +291,7 @@ class Release(Command[None], frozen=True):
         if self.seen is not None:
             unfinished = row.status in {"running", "waiting"} or tx.rows.count_pending(row)
             if not unfinished and not (row.notices and tx.rows.notifications.has_ready(row.id, tx.now.wall)):
-                row.seen = row.wakes  # nothing waits and nothing is open: every wake is dealt with
+                row.seen = row.wakes  # nothing waits and no run is open: every wake is handled
         row.owner, row.expires, row.mono_expires = None, 0, 0
         tx.rows.save_lease(row)
 
@@ -306,7 +308,7 @@ class Append(Command[Any], frozen=True):
     records: Sequence[Record]
     bodies: Sequence[bytes]
     plain: bool = False
-    """No record touches the lists, the inbox or a blob: the append is all there is to do."""
+    """No record touches the lists, the inbox or a blob, so there is nothing to update."""
     patient: bool = False
     """The caller does not wait yet: the records may share the commit of the next command."""
     notify: tuple[Notify, ...] = ()
@@ -351,7 +353,7 @@ class Append(Command[Any], frozen=True):
         for wait in used:
             tx.rows.save_wait(row, wait)
         for day, spend in self.spend:
-            # The agent that had the session before a handoff in these records has spent it.
+            # The agent before a handoff in these records has spent it.
             tx.rows.spending.add(agent, day, spend)
         for notice in self.notify:
             notifications.send(tx, notice)
@@ -367,7 +369,7 @@ class Append(Command[Any], frozen=True):
                 admitted.add(record.input)
 
     def _follow(self, tx: Transaction, row: JournalRow, first: int) -> None:
-        """Bring lists, inbox, waits, notifications and references up to date with the new records."""
+        """Update lists, inbox, waits, notifications and references for the new records."""
         for seq, record in enumerate(self.records, first):
             row.status = next_status(row.status, record)
             if touches_lists(record):
@@ -391,7 +393,7 @@ class Append(Command[Any], frozen=True):
 
 
 def check_opening(row: JournalRow | Tombstone, command: OpenJournal) -> None:
-    """An id belongs to one kind, role and session for ever, and to one agent unless that hands it over."""
+    """Check kind, role and session of an id, which never change, and its agent, which changes only by handoff."""
     if (row.kind, row.agent, row.role, row.session) != (command.kind, command.agent, command.role, command.session):
         # A sub-agent session works for its own session and takes no other input.
         lent = row.kind == command.kind == "session" and row.session is not None and command.session is None
@@ -400,7 +402,7 @@ def check_opening(row: JournalRow | Tombstone, command: OpenJournal) -> None:
 
 
 def check_metadata(journal: str, known: dict[str, Any], given: dict[str, Any]) -> None:
-    """The metadata of a session never changes."""
+    """Raise if the metadata of a session differ: they never change."""
     if known != given:
         shown = [msgspec.json.encode(each, order="sorted").decode()[:200] for each in (known, given)]
         helps = "open it without metadata, or choose another id"
@@ -415,7 +417,7 @@ def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:
 
 
 def check_fork(parent: JournalRow, found: JournalRow | None, command: Fork) -> None:
-    """A fork starts at a record of its parent. Its id belongs to it for ever."""
+    """Check that a fork starts at a record of its parent and keeps its id."""
     if found is not None:
         if (found.parent, found.parent_seq) != (command.parent, command.at):
             taken = _opened_as(found) + _fork_of(found.parent, found.parent_seq)
@@ -450,7 +452,7 @@ def plan_append(row: JournalRow, command: Append) -> int:
 
 
 def decide_seen(row: JournalRow, seen: int | None) -> int:
-    """The new count of seen wakes. It can't exceed the wakes: the next ones would go unnoticed."""
+    """The new count of seen wakes, at most the wakes: otherwise the next ones would go unnoticed."""
     if seen is None:
         return row.seen
     if seen > row.wakes:

@@ -165,7 +165,7 @@ class RevokeWaits(Command[int], frozen=True):
 
 
 def cancel_open(tx: Transaction, row: JournalRow, prefix: str) -> None:
-    """Cancel the open waits of a run that has ended. Their names begin with the name of the run."""
+    """Cancel the open waits of an ended run. Their names begin with the name of the run."""
     for name in tx.rows.open_waits(row, prefix):
         found = tx.rows.wait(row, name)
         if found is not None:
@@ -176,9 +176,10 @@ def cancel_open(tx: Transaction, row: JournalRow, prefix: str) -> None:
 
 
 def decide_open_wait(row: JournalRow, found: Wait | None, command: OpenWait, now: int) -> Wait:
-    """The wait after it is opened; `found` itself if it was open already. Its first deadline and question stay.
+    """The wait after opening; `found` itself if it was open already.
 
-    A buffered resolution counts, unless the wait asks a question: an answer can't come before its question.
+    Its first deadline and question stay. A buffered resolution counts, unless the wait asks a question: an answer can't
+    come before its question.
     """
     if row.revoked or (found is not None and found.state == "revoked"):
         raise WaitUnknown
@@ -191,17 +192,17 @@ def decide_open_wait(row: JournalRow, found: Wait | None, command: OpenWait, now
 
 
 def stop_before_answer(row: JournalRow, found: Wait | None, command: SettleWait) -> str | None:
-    """The key of the stop request that would make this answer too late; None where no stop request can."""
+    """The key of the stop request that would make this answer too late; None if no stop request can."""
     if row.kind != "session" or found is None or found.body is None or command.state != "resolved":
         return None
     return stop_key(found.name.partition("/")[0])
 
 
 def decide_settle(row: JournalRow, found: Wait | None, command: SettleWait, now: Instant) -> Settlement:
-    """The first to settle a wait wins. A resolution before its wait is buffered; one after the deadline is too late.
+    """The settlement of a wait; the first attempt wins.
 
-    A deadline that has passed counts as expired even before the expiry is written. An answer that names its question
-    by digest settles that question and no other.
+    A resolution before its wait is buffered; one after the deadline is too late. A passed deadline counts as expired
+    even before the expiry is written. An answer that names its question by digest settles only that question.
     """
     if row.revoked or (found is not None and found.state == "revoked"):
         raise WaitUnknown
@@ -224,7 +225,7 @@ def decide_settle(row: JournalRow, found: Wait | None, command: SettleWait, now:
 
 
 def wakes_waiting(row: JournalRow, found: Wait | None, after: Wait) -> bool:
-    """True if a waiting journal must wake because one of its waits has just been settled."""
+    """True if a waiting journal must wake because one of its waits was just settled."""
     return row.status == "waiting" and after.state != "open" and (found is None or found.state == "open")
 
 
@@ -234,7 +235,7 @@ def signal_memo_payload(payload: bytes) -> bytes:
 
 
 def decide_consume(row: JournalRow, found: Wait | None, name: str, seq: int) -> Wait:
-    """The wait as record `seq` consumes it. A resolution is consumed once."""
+    """The wait as consumed by record `seq`. A resolution is consumed once."""
     if found is None:
         raise WaitConsumed(row.id, name, "unknown")
     if found.consumed or found.state != "resolved":
@@ -304,7 +305,7 @@ class RemoveRule(Command[tuple[StoredRule, bool]], frozen=True):
 
 
 def rule_command(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule:
-    """The command that stores a rule; raises if one of its values is invalid."""
+    """The command that stores a rule; raises for an invalid value."""
     check_id("agent", agent)
     check_id("author", by)
     said = check_string("rule", body).encode()
@@ -318,7 +319,7 @@ def rule_command(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule
 
 
 def audit_rules(reader: Reader) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant of the stored rules: rule, place, finding."""
+    """Violated invariants of the stored rules: rule, place, finding."""
     in_force: set[tuple[str, str]] = set()
     for rule, sound in reader.rules.raw():
         where = f"rule {rule.id}"
@@ -350,7 +351,7 @@ def is_token(text: str) -> bool:
 
 
 def verify_token(secret: bytes, token: object) -> tuple[str, str]:
-    """Journal and name of the wait that a token is for; `WaitUnknown` if this store did not make it."""
+    """Journal and name of the wait of a token; `WaitUnknown` if this store did not make it."""
     if not isinstance(token, str) or len(token) > _MAX_TOKEN:
         raise WaitUnknown
     prefix, _, rest = token.partition(".")

@@ -222,9 +222,9 @@ class Store:
     ) -> asyncio.Future[int]:
         """Add records after `head`; the future gives the new head when they are durable.
 
-        Raises `Fenced` if the lease has moved on, `HeadConflict` if the journal does not end at `head`. Appends to one
-        journal run in the order of queueing, so a writer may have several under way, each naming the head that the one
-        before will leave.
+        Raises `Fenced` if the lease has moved on, `HeadConflict` if the journal does not end at `head`. The append is
+        queued at once. Appends to one journal run in the order of queueing, so a writer may have several under way,
+        each naming the head that the one before will leave.
 
         `checked` proves that each record reads back as it is; `checked=False`, for records of Holdfast itself, only
         that it can be read. With `patient` the caller does not wait yet: the records may share a commit with the next

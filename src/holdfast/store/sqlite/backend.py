@@ -62,13 +62,13 @@ _COALESCE: Final = 0.005
 _POLL: Final = 0.025
 _TICK: Final = 1.0
 _NAME: Final = Path(":memory:")
-"""Stands for the path of the store in errors."""
+"""The path of a store in memory, for errors."""
 _copying: Final = threading.Lock()
 """Event loops in several threads copy the same empty database."""
 
 
 class _FileBackend(Backend):
-    """A store in one SQLite file: a pool of readers, and a watcher for the commits of other processes."""
+    """A store in one SQLite file: a pool of readers, and a watcher for commits of other processes."""
 
     path: Path
 
@@ -91,7 +91,6 @@ class _FileBackend(Backend):
         raise NotImplementedError
 
     def _look(self) -> None:
-        """Look for commits of other processes."""
         raise NotImplementedError
 
     async def start(self) -> Self:
@@ -127,7 +126,7 @@ class _FileBackend(Backend):
                 self._idle.append(connection)
 
     def _close_readers(self) -> None:
-        """Interrupt running reads and close all connections that read."""
+        """Interrupt running reads and close all reading connections."""
         for connection in list(self._busy):
             connection.interrupt()
         self._threads.shutdown(wait=True)
@@ -187,7 +186,7 @@ class SqliteBackend(_FileBackend):
             except OSError as error:
                 raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             try:
-                # This reader stays open, so that the log survives when the writer has to reconnect.
+                # This reader stays open, so that the log survives when the writer reconnects.
                 self._idle.append(self._connect_reader())
                 self.store_id = self._idle[0].store_id()
             except BaseException:
@@ -196,7 +195,7 @@ class SqliteBackend(_FileBackend):
 
     def _stop(self) -> None:
         self._close_readers()
-        self._writer.stop()  # last, because only a connection that can write tidies up the log
+        self._writer.stop()  # last: only a connection that can write cleans up the log
         closed(self.path)
 
     def _connect_reader(self) -> ReadConnection:
@@ -227,13 +226,12 @@ class SqliteBackend(_FileBackend):
 
 
 class SqliteViewer(_FileBackend):
-    """A store file that is read and never written. It sees the commits of other processes."""
+    """A store file opened only for reading. It sees the commits of other processes."""
 
     def __init__(self, path: Path, clock: Clock | None, limits: StoreLimits | None) -> None:
         super().__init__(path, clock, limits)
         self._comparing = threading.Lock()
         self._first: ReadConnection
-        """The connection that compares data versions."""
         self._data_version = 0
 
     @classmethod
@@ -244,7 +242,7 @@ class SqliteViewer(_FileBackend):
     def _start(self) -> None:
         with translated(self.path), opening(self.path):
             check_viewable(self.path)
-            # A read-only copy may have been made for other users to read, without the key.
+            # A read-only copy may be for other users to read, without the key.
             is_copy = not (self.path.stat().st_mode & 0o222 and os.access(self.path, os.W_OK))
             if not is_copy:
                 check_access(self.path)
@@ -306,7 +304,7 @@ def _absolute(path: Path | str) -> Path:
 
 
 class ReadConnection:
-    """A connection that reads, and interrupts a read that takes longer than `StoreLimits.read_ms`."""
+    """A reading connection, which interrupts a read longer than `StoreLimits.read_ms`."""
 
     def __init__(self, db: Db, limits: StoreLimits, seal: Seal | None) -> None:
         self._db = db
@@ -331,7 +329,6 @@ class ReadConnection:
         return int(self._db.pragma("data_version"))
 
     def interrupt(self) -> None:
-        """End a running read soon."""
         self._deadline = 0.0
 
     def close(self) -> None:
@@ -342,7 +339,7 @@ class ReadConnection:
 
 
 class LogWatcher:
-    """Calls `look` soon after the write-ahead log was touched, at most 200 times a second, while someone waits."""
+    """Calls `look` soon after a change of the write-ahead log, at most 200 times a second, during waits."""
 
     def __init__(self, path: Path, look: Callable[[], None]) -> None:
         self._look = look
@@ -352,7 +349,7 @@ class LogWatcher:
         self._closed = False
         try:
             self._inotify = _Inotify(path.with_name(path.name + "-wal"))
-        except (AttributeError, OSError):  # not on this system, or no more of them
+        except (AttributeError, OSError):  # unsupported by the system, or no more of them
             self._inotify = None
 
     @contextmanager
@@ -369,18 +366,17 @@ class LogWatcher:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True
         inotify, self._inotify = self._inotify, None
         if inotify is not None:
             self._loop.remove_reader(inotify.fd)
-            # The kernel waits for its readers first, some ten milliseconds that the event loop has better uses for.
+            # The kernel waits for its readers first, some ten milliseconds, which must not block the event loop.
             threading.Thread(target=os.close, args=[inotify.fd], name="holdfast-inotify").start()
 
     def _fire(self) -> None:
-        """Listen again, then look. Our own commits touch the log too; while we do not listen they cost nothing."""
+        """Listen again, then look. Our own commits touch the log too; they cost nothing while we do not listen."""
         self._timer = None
         if self._closed:
             return
@@ -418,7 +414,7 @@ class _Inotify:
             raise OSError(ctypes.get_errno(), "inotify_init1")
 
     def watch(self) -> bool:
-        """Watch the log; each time anew, because it may have been recreated under the same name."""
+        """Watch the log, anew each time: it may have been recreated under the same name."""
         return int(self._libc.inotify_add_watch(self.fd, self._log, _IN_ATTRIB)) >= 0
 
 
@@ -432,7 +428,7 @@ class MemoryDisk:
         self.versions = Versions()
         """Shared by all backends, so that each notices the commits of the others."""
         self.openings = 0
-        """How many backends were opened on it, with the closed ones."""
+        """Number of backends opened on it so far, with the closed ones."""
         store_id = secrets.token_bytes(16)
         self.store_id = store_id.hex()
         self.seal = Seal(secrets.token_bytes(KEY_BYTES), store_id)
@@ -462,7 +458,7 @@ class MemoryDisk:
         return answers
 
     def release_leases(self, owner: Owner) -> None:
-        """Release the leases of a backend that is closed."""
+        """Release the leases of a closed backend."""
         self.db.execute(RELEASE_LEASES, (owner.instance,))
         self._rows.forget()  # it caches journal rows with their owners
 
@@ -483,7 +479,7 @@ def _empty_database() -> apsw.Connection:
 
 
 class MemoryBackend(Backend):
-    """A backend in memory. Everything that is queued when the event loop turns goes into one commit.
+    """A backend in memory. All commands queued when the event loop turns go into one commit.
 
     `delay` (seconds, called twice per batch) puts time between acceptance, commit and answer, so that a simulation can
     crash in between. Reads run at once on the event loop: `StoreLimits.read_ms` does not interrupt them.

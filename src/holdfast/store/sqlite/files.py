@@ -56,7 +56,7 @@ def check_access(path: Path) -> None:
 
 
 def check_file(path: Path, file: Path) -> None:
-    """Raise `StoreUntrusted` if this file of the store exists and other users can access it."""
+    """Raise `StoreUntrusted` if other users can access this file of the store; it may be missing."""
     try:
         found = file.lstat()
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def check_schema(path: Path, connection: Db) -> None:
 
 
 class Db(Protocol):
-    """An open connection: the part of `apsw.Connection` that the store uses, whose own annotations are incomplete."""
+    """The part of `apsw.Connection` that the store uses; apsw's own annotations are incomplete."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -146,12 +146,12 @@ class Db(Protocol):
 
 
 def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
-    """Open a file that exists."""
+    """Open an existing file."""
     return cast("Db", apsw.Connection(str(path), flags=flags, vfs=vfs))
 
 
 def after_prefix(prefix: str) -> str:
-    """The first text after all that begin with this prefix."""
+    """The first text after all with this prefix."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
@@ -223,7 +223,7 @@ _opening: Final = threading.RLock()
 
 @contextmanager
 def opening(path: Path) -> Generator[None]:
-    """Open one store at a time in this process: two that create the same file would get in each other's way."""
+    """Open one store at a time in this process: two that create the same file would conflict."""
     with _opening:
         yield
         _open_files[_inode(path)] += 1
@@ -257,7 +257,7 @@ def _read_header(path: Path) -> bytes | None:
 
 
 def check_header(path: Path) -> None:
-    """Check the first bytes without SQLite, which might change the file by opening it."""
+    """Check the first bytes without SQLite, which might change the file on opening."""
     header = _read_header(path)
     if header is None:
         return
@@ -286,7 +286,7 @@ def _can_be_healed(path: Path) -> bool:
     """True if a damaged first page belongs to a store, and SQLite will repair it.
 
     A power cut can tear the first page while it is written. Then the log still has the whole page, or a rollback
-    journal shows that the file was empty before, because it was about to become a store.
+    journal shows that the file was empty before and about to become a store.
     """
     return _log_has_store(path.with_name(path.name + "-wal")) or _journal_is_of_new_file(
         path.with_name(path.name + "-journal")
@@ -330,7 +330,7 @@ def _make_directory(directory: Path) -> None:
                 (parent / ".gitignore").write_text("*\n", encoding="ascii")
         sync_directory(parent.parent)
     if directory.name == FOLDER and not directory.stat().st_mode & stat.S_IWUSR:
-        directory.chmod(0o700)  # an empty stand-in, which a running shell command put there
+        directory.chmod(0o700)  # an empty placeholder made by a running shell command
 
 
 def _filesystem(directory: Path) -> int | None:
@@ -348,7 +348,7 @@ def _filesystem(directory: Path) -> int | None:
 
 
 def _locks_work(directory: Path) -> bool:
-    """Take a lock and check that it excludes a second opening of the same file."""
+    """True if a lock of the file excludes a second opening of it."""
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return True
     probe = directory / f".holdfast-probe-{secrets.token_hex(8)}"
@@ -397,7 +397,7 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
     elif writable:
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
     else:
-        # As immutable: without locks, and without files beside it.
+        # Immutable: without locks, and without files beside it.
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         uri = f"file:{quote(str(path))}?immutable=1"
         connection = cast("Db", apsw.Connection(uri, flags=flags))
@@ -407,7 +407,7 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
 
 
 def check_viewable(path: Path) -> None:
-    """Make sure that `path` is a store that can be read. Changes nothing."""
+    """Make sure that `path` is a readable store. Changes nothing."""
     if path.is_dir():
         raise StoreForeign(path, "it is a directory")
     if not path.exists():
@@ -450,7 +450,7 @@ def translate(path: Path, error: Exception) -> HoldfastError:
     match error:
         case HoldfastError():
             return error
-        case UnicodeDecodeError():  # we only ever store UTF-8
+        case UnicodeDecodeError():  # the store writes only UTF-8
             return StoreDamaged(path, f"a text in it can't be read: {error.reason}")
         case apsw.FullError():
             return StoreFull(detail)

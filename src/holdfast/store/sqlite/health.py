@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 MAX_PROBLEMS = 100
-"""Problems that a report lists; it counts the rest."""
+"""Problems in a report, which counts the rest."""
 HolderState = Literal["alive", "gone", "expired"]
 
 
 class HeldLease(msgspec.Struct, frozen=True):
-    """A held lease."""
+    """A lease with its holder."""
 
     journal: str
     epoch: int
@@ -87,7 +87,7 @@ class StoreHealth(msgspec.Struct, frozen=True):
 
 
 EXAMINE_SECONDS: Final = 300.0
-"""Time limit of an examination; the report names what was not examined."""
+"""Default time limit; the report names the parts that were not examined."""
 _STEPS: Final = 100_000
 
 
@@ -98,7 +98,7 @@ def examine(
     *,
     seconds: float = EXAMINE_SECONDS,
 ) -> StoreHealth:
-    """Examine the store at `path`, for `seconds` at the most. Raises `StoreRefused` if it is no store.
+    """Examine the store at `path`, for at most `seconds`. Raises `StoreRefused` if it is no store.
 
     With `spend_of`, the spending of each record, the report compares spending with the records.
     """

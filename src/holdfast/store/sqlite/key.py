@@ -82,7 +82,7 @@ class Seal:
         return blake2b(purpose, key=self._key, person=b"holdfast:derive", digest_size=KEY_BYTES).digest()
 
     def token_key(self, covered: bytes | None) -> bytes:
-        """The key of wait tokens; a store of an older schema keeps its first one `covered`."""
+        """The key of wait tokens; a store of an older schema keeps its first one, `covered`."""
         return self._derived(b"tokens") if covered is None else self.cover(covered)
 
     def cover(self, secret: bytes) -> bytes:
@@ -90,12 +90,10 @@ class Seal:
         return bytes(one ^ other for one, other in zip(secret, self._derived(b"cover"), strict=True))
 
     def of_wait(self, wait: Wait) -> bytes:
-        """The seal of a wait."""
         said = ("wait", wait.journal, wait.name, wait.state, wait.deadline, wait.payload, wait.opened, wait.kind)
         return self._of((*said, wait.body, wait.at, wait.consumed))
 
     def of_rule(self, rule: StoredRule) -> bytes:
-        """The seal of a stored rule."""
         said = ("rule", rule.id, rule.agent, rule.body, rule.digest, rule.by, rule.at)
         return self._of((*said, rule.removed_by, rule.removed_at))
 
@@ -112,9 +110,9 @@ class Seal:
 
 
 def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, bytes]:
-    """The seal of the store at `path` and the key of its wait tokens. Raises `StoreKeyMissing` or `StoreKeyWrong`.
+    """The seal of the store at `path` and the key of its wait tokens.
 
-    With `look`, no file is changed.
+    Raises `StoreKeyMissing` or `StoreKeyWrong`. With `look`, no file is changed.
     """
     store_id, check = _value(connection, "store_id"), _value(connection, "key_check")
     if not isinstance(store_id, bytes) or not isinstance(check, bytes):
@@ -134,7 +132,7 @@ def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, 
         seal = _fitting(path, file, store_id, check)
         if seal is not None:
             if file != named and not look:
-                keep_key(path, connection)  # its process was killed before it could do this
+                keep_key(path, connection)  # its process was killed before it could
             return seal, seal.token_key(_value(connection, "tokens"))
     if named.exists():
         raise StoreKeyWrong(path, f"{named} is the key of another store", "put the key back that was beside this store")
@@ -150,7 +148,7 @@ def _fitting(path: Path, file: Path, store_id: bytes, check: bytes) -> Seal | No
     return seal if seal.check == check else None
 
 
-def _value(connection: Db, key: str) -> Any:  # a damaged file may give anything
+def _value(connection: Db, key: str) -> Any:  # a damaged file may hold anything
     return connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
 
 
@@ -202,7 +200,7 @@ def keep_key(path: Path, connection: Db) -> None:
 
 
 def replace_key(path: Path, connection: Db, now: int) -> None:
-    """Give a store whose key is lost a new one, in the transaction of the caller; call `keep_key` after it.
+    """Give a store with a lost key a new one, in the transaction of the caller; call `keep_key` after it.
 
     A present key file belongs to another store and is put aside. Without the old key, answers and rules can't be told
     from forged ones. So unused answers are dropped and their questions reopened, rules are removed, and tokens become
@@ -228,9 +226,9 @@ def _set_check(connection: Db, seal: Seal) -> None:
 
 
 def _seal_rows(connection: Db, seal: Seal, replaced: tuple[int, str] | None = None) -> None:
-    """Seal all rows that match their checksum. The others stay without a seal and are not trusted.
+    """Seal all rows that match their checksum; the others stay unsealed and untrusted.
 
-    After a replacement (its time and author), answers and rules do not count any more.
+    After a replacement (its time and author), answers and rules no longer count.
     """
     answers = None if replaced is None else _AnswerRollback(connection)
     last: tuple[int, str] = (0, "")
@@ -259,7 +257,7 @@ def _seal_rows(connection: Db, seal: Seal, replaced: tuple[int, str] | None = No
 
 
 class _AnswerRollback:
-    """Takes back answers that were not used. Call it in the order of journals and names."""
+    """Takes back unused answers. Call it in the order of journals and names."""
 
     def __init__(self, connection: Db) -> None:
         self._db = connection
@@ -271,7 +269,7 @@ class _AnswerRollback:
         """Memos of signals of the journal that were taken back."""
 
     def take_back(self, number: int, wait: Wait) -> Wait | None:
-        """The wait to keep, without its answer if no record shows that it was used; None to delete it.
+        """The wait without its answer, unless a record shows that the answer was used; None to delete the wait.
 
         The kind of a wait and its column `consumed` prove nothing: both may be forged.
         """
@@ -331,7 +329,7 @@ def _new(named: Path) -> Path:
 
 
 def _read(path: Path, file: Path) -> bytes | None:
-    """The key in a file; None without a file. A file that other users can access is refused."""
+    """The key in a file; None without a file. Refuses a file that other users can access."""
     check_file(path, file)
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -345,7 +343,7 @@ def _read(path: Path, file: Path) -> bytes | None:
 
 
 def _made(path: Path, file: Path) -> bytes:
-    """A new key, durable before anything is sealed with it."""
+    """A new key, durable before it seals anything."""
     file.unlink(missing_ok=True)  # of a killed process; nothing was committed with it
     key = secrets.token_bytes(KEY_BYTES)
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -376,10 +374,10 @@ def _free(file: Path) -> Path:
 
 
 def renew_key(path: Path, now: int) -> None:
-    """Give a store whose key is lost a new one, see `replace_key`. A key that fits is not replaced.
+    """Give a store with a lost key a new one, see `replace_key`. A key that fits is not replaced.
 
-    A store of a schema without keys that has a key file is migrated with the new key. A store that is open elsewhere
-    is refused: the other process would go on with the old key.
+    A store of a schema without keys that has a key file is migrated with the new key. A store that is open elsewhere is
+    refused: the other process would go on with the old key.
     """
     check_header(path)
     check_access(path)

@@ -314,7 +314,7 @@ class SqliteReader(SqliteTables):
 
 
 def open_waits_query(kind: str, now: int, before: tuple[int, str, str] | None, limit: int) -> tuple[str, list[Any]]:
-    """The statement that lists open waits of a kind, by an index in its order."""
+    """The statement that lists open waits of a kind, ordered by an index."""
     terms = "w.state = 'open' AND w.kind = ? AND (w.deadline IS NULL OR w.deadline > ?) AND j.quarantine IS NULL"
     if before is not None:
         terms += " AND (w.at, w.journal, w.name) < (?, (SELECT no FROM journals WHERE id = ?), ?)"
@@ -323,7 +323,7 @@ def open_waits_query(kind: str, now: int, before: tuple[int, str, str] | None, l
 
 
 def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
-    """The statement that lists journals. Every combination of filters has an index in its order."""
+    """The statement that lists journals. Each combination of filters has an index in its order."""
     columns = ("kind", "status", "agent", "role", "session")
     filters = {f"{column} = ?": value for column in columns if (value := getattr(where, column)) is not None}
     terms, values = list(filters), list(filters.values())
@@ -368,7 +368,7 @@ def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
     pos, journal, seq, epoch, crc, body = row
     if journal is None:  # it keeps the newest position of a pruned journal in use
         return FeedEntry(pos, "", 0, None)
-    record = None  # if it is damaged: one bad record must not stop the feed
+    record = None  # damaged: one bad record must not stop the feed
     if sound(salt_of(journal), seq, epoch, body, crc):
         with suppress(RecordUnreadable):
             record = records.decode(body)

@@ -34,7 +34,8 @@ _MARK: Final = "SELECT batch FROM writers WHERE instance = ?"
 _SAME_RECORD: Final = "SELECT 1 FROM records WHERE journal = ? AND seq = ? AND epoch = ? AND crc = ?"
 Evidence: TypeAlias = int | tuple[int, int, int, int]
 """Proof that a transaction took effect: a record that only it can have written under its epoch, which is free and
-nearly always there, or else the batch number in the row of this writer."""
+nearly always present, or else the batch number in the row of this writer.
+"""
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
     " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices,"
@@ -57,7 +58,7 @@ _IN_PLACE: Final[dict[str, Any]] = {
 }
 """Replacements for damaged values."""
 _LEASE: Final = ("epoch", "owner", "expires", "mono_expires", "term", "seen")
-"""Columns of a lease; no list has an index with one of them."""
+"""Columns of a lease, none of them in an index of a list."""
 _SAVED: Final = (
     *("agent", "status", "head", "updated", *_LEASE, "quarantine", "revoked", "wakes", "inputs", "notices", "base"),
 )
@@ -105,7 +106,7 @@ class SqliteRows(SqliteTables):
         return foreign
 
     def finish(self, batch: int) -> bool:
-        """Write everything that is held back, with evidence of this batch; False if there is nothing to write."""
+        """Write all held-back changes, with evidence of this batch; False if there are none."""
         if not (self._touched or self._records or self._heads or self._woken or self._leased or self._saved):
             return False
         self.evidence = batch
@@ -219,7 +220,7 @@ class SqliteRows(SqliteTables):
     # ---- inputs ----
 
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
-        """The input that was accepted under this key, or for which this key is an alias."""
+        """The input accepted under this key, also as an alias."""
         number = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
         return self._input("key = ?", row, key) or self._input(number, row, row.no, key)
 
@@ -229,7 +230,6 @@ class SqliteRows(SqliteTables):
         return None if found is None else input_row(found)
 
     def add_alias(self, row: JournalRow, key: str, number: int) -> None:
-        """Make `key` another key of an input."""
         self.run("INSERT INTO input_aliases (journal, key, input) VALUES (?, ?, ?)", row.no, key, number)
 
     def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
@@ -356,7 +356,7 @@ def journal_row(found: tuple[Any, ...]) -> JournalRow:
 
 
 def mended(found: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The columns of a journal. A value that no journal can have is replaced, and the journal counts as quarantined.
+    """The columns of a journal, with replacements for impossible values, which quarantine it.
 
     A damaged or hostile file can hold anything.
     """

@@ -1,7 +1,7 @@
 """The tables, and the steps that bring an older file up to date.
 
-`user_version` is the schema version. Migration number n takes version n-1 to n; all that are due run in one
-transaction. A released migration is never edited.
+`user_version` is the schema version. Migration number n takes version n-1 to n; all due ones run in one transaction. A
+released migration is never edited.
 """
 
 from __future__ import annotations
@@ -338,9 +338,9 @@ ALTER TABLE rules ADD COLUMN mac BLOB;
 """
 MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
 SEALED: Final = 6
-"""The first schema in which waits and rules are sealed."""
+"""The first schema with sealed waits and rules."""
 VERSION: Final = len(MIGRATIONS)
-"""The schema version this release writes."""
+"""The schema version of this release."""
 
 
 def migrate(connection: Db, found: int, first_rows: Callable[[], object]) -> None:

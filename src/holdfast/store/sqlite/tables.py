@@ -1,6 +1,6 @@
 """The SQL of each topic beside the journals.
 
-Checksums are compared when rows are read for a caller; a transaction that only moves rows skips that.
+Reads for a caller compare checksums; a transaction that only moves rows does not.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class SqliteTables:
         return rows
 
     def run(self, sql: str, *values: Any) -> None:
-        """Execute a statement that changes something, in a transaction."""
         self.db.execute(sql, values)
 
     def youngest(self, role: str, session: str) -> str:
@@ -92,8 +91,6 @@ class SqliteTables:
 
 
 class _Table:
-    """The rows of one topic."""
-
     def __init__(self, tables: SqliteTables) -> None:
         self._tables = tables
         self._db = tables.db
@@ -138,7 +135,7 @@ class _CheckedTable(_Table, Generic[T]):
 
 
 def newest_query(select: str, filters: Mapping[str, Any], limit: int) -> tuple[str, list[Any]]:
-    """A statement that lists the newest rows first. Every combination of the filters that have a value has an index."""
+    """A statement that lists the newest rows first. Each combination of filters with a value has an index."""
     terms = {term: value for term, value in filters.items() if value is not None}
     where = f" WHERE {' AND '.join(terms)}" if terms else ""
     return f"{select}{where} ORDER BY id DESC LIMIT ?", [*terms.values(), limit]
@@ -168,7 +165,6 @@ IN_FORCE_QUERY: Final = (
     # The named index holds only rules in force.
     f"{SELECT_RULES} INDEXED BY rules_in_force WHERE agent IN (?, ?) AND removed_at IS NULL ORDER BY id"
 )
-"""Finds the rules that decide for an agent."""
 
 
 class RuleTable(_CheckedTable[StoredRule]):
@@ -205,7 +201,6 @@ class RuleTable(_CheckedTable[StoredRule]):
         )
 
     def reseal(self, rule: StoredRule) -> None:
-        """Seal a rule of an older schema."""
         self._run("UPDATE rules SET mac = ? WHERE id = ?", self._mac(rule), rule.id)
 
     def in_force(self, agent: str) -> list[StoredRule]:
@@ -262,7 +257,6 @@ LIST_MEMORY_QUERY: Final = (
     # Without a limit, because damaged entries among them do not count.
     f"{_ENTRIES} WHERE m.scope = ? AND m.key > ? AND m.key >= ? AND m.key < ? AND {_UNEXPIRED} ORDER BY m.key"
 )
-"""Lists the entries of a scope."""
 
 
 class MemoryTable(_CheckedTable[MemoryEntry]):
@@ -415,13 +409,11 @@ NEXT_NOTIFICATIONS_QUERY: Final = (
     f"{SELECT_NOTIFICATIONS} INDEXED BY notifications_queued WHERE journal = ? AND {_READY}"
     " ORDER BY priority DESC, no LIMIT ?"
 )
-"""Finds the notifications to deliver next."""
 PURGE_NOTIFICATIONS_QUERY: Final = (
     # The named index holds only finished notifications, the oldest first.
     "SELECT id FROM notifications INDEXED BY notifications_finished"
     " WHERE state IN ('acknowledged', 'cancelled', 'expired') AND updated <= ? ORDER BY updated, id LIMIT ?"
 )
-"""Finds the notifications to purge."""
 
 
 class NotificationTable(_CheckedTable[Notification]):
@@ -484,7 +476,6 @@ class NotificationTable(_CheckedTable[Notification]):
         return list(self._each("state = 'queued' AND woken = 0 AND due <= ? ORDER BY due, id LIMIT ?", now, limit))
 
     def overdue(self, now: int, limit: int) -> list[Notification]:
-        """Queued notifications that have expired."""
         where = "state = 'queued' AND expires IS NOT NULL AND expires <= ? ORDER BY expires, id LIMIT ?"
         return list(self._each(where, now, limit))
 
@@ -565,7 +556,7 @@ class AttachmentTable(_Table):
         return CollectionBasis(self._exists("SELECT 1 FROM blobs"), roots, damaged)
 
     def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
-        """Blobs without a reference that were last put before `before`, by digest after `after`, with their sizes.
+        """Unreferenced blobs last put before `before`, by digest after `after`, with their sizes.
 
         A reference is a record, an input, an attachment of an existing session, or any attachment that was put or
         shared since `before`.
@@ -573,7 +564,7 @@ class AttachmentTable(_Table):
         return self._all(f"{_UNUSED_BLOBS} AND b.digest > ? ORDER BY b.digest LIMIT ?", before, before, after, limit)
 
     def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
-        """Those of these blobs that are unused."""
+        """The unused ones of these blobs."""
         sql = f"{_UNUSED_BLOBS} AND b.digest = ?"
         return [found for digest in digests for found in self._all(sql, before, before, digest)]
 
@@ -581,7 +572,6 @@ class AttachmentTable(_Table):
         return self._one(f"{query} LIMIT 1", *values) is not None
 
     def total(self, session: str) -> tuple[int, int]:
-        """Number and bytes of the attachments of a session."""
         return self._one("SELECT count(*), coalesce(sum(size), 0) FROM attachments WHERE session = ?", session)
 
     def put(self, found: StoredAttachment) -> None:
@@ -593,7 +583,6 @@ class AttachmentTable(_Table):
         self._run("DELETE FROM blobs WHERE digest = ?", digest)
 
     def of(self, session: str, after: str, limit: int) -> list[StoredAttachment]:
-        """The attachments of a session, by digest."""
         sql = f"{_SELECT_ATTACHMENTS} WHERE session = ? AND digest > ? ORDER BY digest LIMIT ?"
         return [StoredAttachment(*found) for found in self._all(sql, session, after, limit)]
 
@@ -608,7 +597,6 @@ class AttachmentTable(_Table):
         return self._exists(f"{_REFERENCES} AND j.session = ? AND j.role = 'task'", digest, session)
 
     def raw(self) -> Iterator[StoredAttachment]:
-        """All attachments, for audits."""
         for found in self._db.execute(f"{_SELECT_ATTACHMENTS} ORDER BY session, digest"):
             yield StoredAttachment(*found)
 
@@ -623,7 +611,7 @@ class AdmissionTable(_Table):
     """Refusals and admission terms."""
 
     def note(self, command: NoteRefusal, at: int) -> RefusedInput:
-        """Add a refusal and drop the ones that are too many."""
+        """Add a refusal and drop the oldest ones."""
         last = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'refusals'") or 0
         nth = self._one("SELECT max(nth) FROM refusals WHERE journal = ?", command.journal) or 0
         made = RefusedInput(
@@ -652,7 +640,6 @@ class AdmissionTable(_Table):
         return [RefusedInput(*columns) for columns in self._db.execute(*query).fetchall()]
 
     def raw_texts(self) -> Iterator[str]:
-        """All stored texts, for audits."""
         for (text,) in self._db.execute("SELECT body FROM terms UNION ALL SELECT message FROM refusals"):
             yield text
 
@@ -683,13 +670,13 @@ class SpendingTable(_Table):
         self.held.setdefault((agent or _NO_AGENT, day), []).append(spend)
 
     def replace(self, rows: Sequence[DailySpend]) -> None:
-        """Replace all rows; from now on spending is complete from the first record on."""
+        """Replace all rows; from now on spending is complete from the first record."""
         self.held.clear()
         self._run("DELETE FROM spending")
         self.complete(rows)
 
     def complete(self, rows: Sequence[DailySpend]) -> None:
-        """Add these rows; from now on spending is complete from the first record on."""
+        """Add these rows; from now on spending is complete from the first record."""
         self._run("UPDATE meta SET value = CAST('0' AS BLOB) WHERE key = 'spending_since'")
         for row in rows:
             self.add(row.agent, row.day, row.spend)
@@ -700,7 +687,6 @@ class SpendingTable(_Table):
         return self._one(sql) or 0
 
     def flush(self) -> None:
-        """Write the spending that is held back."""
         totals: dict[tuple[str, int], list[Spend]] = {}
         for (agent, _), spends in self.held.items():
             totals.setdefault((agent, _TOTAL), []).extend(spends)
@@ -744,7 +730,6 @@ class RetentionTable(_CheckedTable[Tombstone]):
         return self._first_sound("journal = ?", journal)
 
     def last_position_of(self, row: JournalRow) -> int:
-        """The position of the last record of a journal."""
         self._tables.flush_records()
         return self._one("SELECT max(pos) FROM records WHERE journal = ?", row.no) or 0
 

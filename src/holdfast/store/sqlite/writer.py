@@ -1,8 +1,8 @@
 """The writer thread of a store file: group commit, checkpoints, and the answer after a failed commit.
 
-Everything that is queued when the thread is free goes into one transaction. Commands without a waiting caller linger
-for a moment, so that the next command shares their commit; a command with a waiting caller never waits for a timer.
-The writer answers after the commit that holds the command.
+All commands queued when the thread is free go into one transaction. Commands without a waiting caller linger for a
+moment, so that the next command shares their commit; a command with a waiting caller never waits for a timer. The
+writer answers after the commit that holds the command.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FRAME: Final = 4_096 + 24
 _CHECKPOINT_FRAMES: Final = 1_000
 _RESET_BUSY_MS: Final = 50
 _LINGER: Final = 0.0005
-"""How long a patient command waits for others, in seconds: about the time of a commit."""
+"""Time that a patient command waits for others, in seconds: about that of a commit."""
 RELEASE_LEASES: Final = """
     UPDATE journals SET owner = NULL, expires = 0, mono_expires = 0
     WHERE owner IS NOT NULL AND json_extract(owner, '$.instance') = ?
@@ -64,10 +64,9 @@ class StoreWriter:
         self.submit: Callable[[WriteJob], None] = self._queue.put
         """Queue a job; the backend answers it."""
         self.queued = self._queue.qsize
-        """Length of the queue."""
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._rows: SqliteRows | None = None
-        """On the connection that writes; None without one, after a failure."""
+        """Of the writing connection; None without one, after a failure."""
         self._batch = 0
         self.others = True
         """Other processes have the store open, as of the last transaction."""
@@ -117,7 +116,7 @@ class StoreWriter:
             if len(jobs) >= self._limits.batch or size >= self._limits.batch_bytes:
                 return jobs, True
             try:
-                # Linger once, not again for each job that comes.
+                # Linger once, not again for each new job.
                 job = self._queue.get(timeout=_LINGER) if patient and len(jobs) == 1 else self._queue.get_nowait()
             except Empty:
                 return jobs, True
@@ -229,8 +228,8 @@ class StoreWriter:
                 # Refused commands get it too: a refusal may follow from a command that did not happen.
                 return [failure] * len(answers)
             if self._proves_sync:
-                # The commit is visible, but its sync failed, and the kernel may have dropped the pages. Copying the
-                # log into the database writes them anew, and a sync that succeeds now is about these writes.
+                # The commit is visible, but its sync failed, and the kernel may have dropped the pages. Copying the log
+                # into the database writes them anew, and a sync that succeeds now is about these writes.
                 self._reset_log(rows.db, self._limits.busy_ms)
         except apsw.Error as trouble:
             return [CommitUnknown(f"{failure}; then: {trouble}")] * len(answers)
@@ -377,7 +376,7 @@ def _switch_to_log(connection: Db, busy_ms: int) -> bool:
 
 
 def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
-    """Create or migrate in one transaction; the version is checked again under the write lock."""
+    """Create or migrate in one transaction; check the version again under the write lock."""
     found = int(connection.pragma("user_version"))
     check_version(path, found)
     if found == VERSION:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -49,19 +49,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Requested = Literal["requested", "already_requested", "too_late"]
 _log: Final = logging.getLogger("holdfast.processes")
-
-
-async def request(context: RuntimeContext, journal: str, key: str, said: dict[str, Any]) -> Requested:
-    """Put a request into the inbox of a process, and drive it, also if it is stuck. The first under each key counts."""
-    try:
-        fresh = (await context.store.accept(journal, said, key=key, urgent=True)).fresh
-    except errors.KeyConflict:
-        fresh = False
-    if context.engine is not None:
-        context.engine.retry(journal)
-    return "requested" if fresh else "already_requested"
 
 
 class ProcessDrive(JournalDrive):

@@ -8,7 +8,7 @@ import secrets
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.names import check_choice, check_id, check_int, check_text, is_pro
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
-from holdfast.processes.driver import FunctionDrive, request
+from holdfast.processes.driver import FunctionDrive
 from holdfast.processes.lists import (
     CANCEL_KEY,
     PREVIEW_RECORDS,
@@ -54,12 +54,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
     from datetime import timedelta
 
-    from holdfast.processes.driver import Requested
     from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport
+    from holdfast.processes.state import TaskCall
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store.contract import JournalPreview, Owner, Settlement, Work
+    from holdfast.store import Spend
+    from holdfast.store.contract import JournalPreview, Owner, Receipt, Settlement, Work
 
 
+Requested = Literal["requested", "already_requested", "too_late"]
 Signalled = Literal["signalled", "already_signalled", "too_late"]
 
 
@@ -126,7 +128,7 @@ class Process:
 
     async def cancel(self, reason: str = "") -> Requested:
         """Ask for it to be stopped, wherever it is. The first request counts; one after the end is too late."""
-        return cast("Requested", await self._processes.request_cancel(self.id, reason))
+        return await self._processes.request_cancel(self.id, reason)
 
     async def complete(self, value: object = None) -> bool:
         """End a process that is carried out elsewhere; False if it had ended before."""
@@ -138,7 +140,7 @@ class Process:
 
     async def transfer(self, session: str) -> Requested:
         """Let it work for another session, which is notified of its end. After the end it is too late."""
-        return cast("Requested", await self._processes.transfer(self.id, session))
+        return await self._processes.transfer(self.id, session)
 
     def events(self, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """Its events from the beginning or after a cursor (`seq`), until it has ended."""
@@ -263,32 +265,58 @@ class Processes:
     async def register(self, id: str, made: Registration, session: str | None) -> str:
         """Record that a process is to run. The same registration again finds the same process."""
         journal = keys.process_journal(id)
-        content = msgspec.to_builtins(made)
-        size = len(msgspec.json.encode(content))
+        size = len(msgspec.json.encode(made))
         if size > MAX_REGISTRATION:
             raise errors.PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
         ends_with = made.parent if made.on_parent_end == "cancel" else None
         under = None if ends_with is None else (ends_with, CANCEL_KEY)
         try:
-            receipt = await self._store.accept_into(
-                journal,
-                "process",
-                made.name,
-                content,
-                key=keys.CALL_KEY,
-                role=keys.PROCESS_ROLE,
-                session=session,
-                under=under,
-            )
+            receipt = await self.accept(journal, made.name, made, session, under=under)
         except errors.JournalPruned as error:
             if error.same:
                 return id  # it has run, and does not run again
             raise self._conflict(id, made, session) from None
         except (errors.KeyConflict, errors.JournalConflict):
             raise self._conflict(id, made, session) from None
-        if receipt.fresh and self._context.engine is not None:
-            self._context.engine.begin_task(journal, FunctionDrive(self._context, journal))
+        if receipt.fresh:
+            self.begin_drive(journal)
         return id
+
+    async def accept(
+        self,
+        journal: str,
+        name: str,
+        call: Registration | TaskCall,
+        session: str | None,
+        *,
+        under: tuple[str, str] | None = None,
+        spend: Spend | None = None,
+        patient: bool = False,
+    ) -> Receipt:
+        """Make the journal of a process together with its call: neither is ever there without the other.
+
+        `name` is that of the function, or of the agent of a background call. The options are those of `accept_into`.
+        """
+        return await self._store.accept_into(
+            journal,
+            "process",
+            name,
+            msgspec.to_builtins(call),
+            key=keys.CALL_KEY,
+            role=keys.TASK_ROLE if is_task_id(journal) else keys.PROCESS_ROLE,
+            session=session,
+            under=under,
+            spend=spend,
+            patient=patient,
+        )
+
+    def begin_drive(self, journal: str) -> None:
+        """Drive a process that was accepted, if this runtime drives any."""
+        if self._context.engine is not None:
+            self._context.engine.begin_task(journal, self._drive(journal))
+
+    def _drive(self, journal: str) -> FunctionDrive | TaskDrive:
+        return (TaskDrive if is_task_id(journal) else FunctionDrive)(self._context, journal)
 
     def _conflict(self, id: str, made: Registration, session: str | None) -> errors.ProcessConflict:
         working = "" if session is None else f" for the session {session!r}"
@@ -307,7 +335,7 @@ class Processes:
             or work.agent not in (self._context.agents if is_task else self._functions)
         ):
             return None
-        return TaskDrive(self._context, journal) if is_task else FunctionDrive(self._context, journal)
+        return self._drive(journal)
 
     def leave(self, journal: str, wakes: int) -> None:
         """Leave a process to another worker (its owner, or one that has its tool) until something comes for it."""
@@ -622,20 +650,29 @@ class Processes:
             return won
         return False
 
-    async def request_cancel(self, id: str, reason: str) -> str:
+    async def request_cancel(self, id: str, reason: str) -> Requested:
         """Ask for a process to be cancelled. The first request counts; one after the end is too late.
 
         When this returns the request is durable for the turns and processes below it, too: none begins anything more.
         """
-        asked = await self._request(id, CANCEL_KEY, {"cancel": check_text("reason", reason)})
+        return await self.cancel(keys.process_journal(id), reason, f"the process {id} was cancelled")
+
+    async def cancel(self, journal: str, reason: str, reason_below: str) -> Requested:
+        """Ask for a durable function or a background call to be cancelled, with all below it."""
+        asked = await self._request(journal, CANCEL_KEY, {"cancel": check_text("reason", reason)})
         if asked != "too_late":
             crash_point("cancel.accepted")
             with suppress(errors.ProcessPruned):
-                await self.stop_below(await self.read(keys.process_journal(id)), f"the process {id} was cancelled")
+                await self.stop_below(await self.read(journal), reason_below)
         return asked
 
     async def stop_below(self, state: ProcessState, reason: str) -> None:
-        """Stop what a cancelled process has begun: turns in sessions of its own, and processes that end with it."""
+        """Stop what a cancelled process has begun.
+
+        That is the sub-agent of a background call, turns in sessions of its own, and processes that end with it.
+        """
+        if state.call is not None and state.session is not None:
+            await self._context.children.stop_call(state.session, state.call.idempotency, reason)
         for session, number in state.turns:
             await self.stop_turn(session, number, reason)
         for child in state.children:
@@ -658,14 +695,14 @@ class Processes:
                 if wait.name != name:
                     await self._store.cancel_wait(journal, wait.name)
 
-    async def abandon(self, id: str, reason: str = "", *, by: str = "") -> str:
+    async def abandon(self, id: str, reason: str = "", *, by: str = "") -> Requested:
         """Give up a process that can't go on. It ends as abandoned, with who and why.
 
         `ProcessInvalid` for one that somebody runs, or that only waits: those are cancelled.
         """
         await self._check_given_up(id)
         said = {"abandon": True, "reason": check_text("reason", reason), "by": check_text("by", by, 200)}
-        return await self._request(id, keys.ABANDON_KEY, said)
+        return await self._request(keys.process_journal(id), keys.ABANDON_KEY, said)
 
     async def _check_given_up(self, id: str) -> None:
         journal = keys.process_journal(id)
@@ -683,20 +720,25 @@ class Processes:
         if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == keys.STUCK_KIND]:
             raise errors.ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
 
-    async def transfer(self, id: str, session: str) -> str:
+    async def transfer(self, id: str, session: str) -> Requested:
         """Let a process work for another session, which is notified of its end. After the end it is too late."""
         await self._store.journal(check_id("session", session))
         key = f"{keys.TRANSFER_PREFIX}{secrets.token_hex(8)}"
-        return await self._request(id, key, {"session": session})
+        return await self._request(keys.process_journal(id), key, {"session": session})
 
-    async def _request(self, id: str, key: str, said: dict[str, Any]) -> str:
-        journal = keys.process_journal(id)
+    async def _request(self, journal: str, key: str, said: dict[str, Any]) -> Requested:
+        """Put a request into the inbox of a process, and drive it even if it is stuck. The first under a key counts."""
         try:
             if (await self.find(journal)).status in TERMINAL_STATUSES:
                 return "too_late"
-            return await request(self._context, journal, key, said)
+            fresh = (await self._store.accept(journal, said, key=key, urgent=True)).fresh
         except (errors.ProcessPruned, errors.JournalPruned):
             return "too_late"
+        except errors.KeyConflict:
+            fresh = False
+        if self._context.engine is not None:
+            self._context.engine.retry(journal)
+        return "requested" if fresh else "already_requested"
 
     async def end_child(self, id: str, reason: str) -> None:
         """Cancel a child whose parent has ended, unless it is to go on by itself."""
@@ -709,7 +751,7 @@ class Processes:
 
     async def settle(self, journal: str) -> None:
         """Drive a process once: carry out requests in its inbox."""
-        await (TaskDrive if is_task_id(journal) else FunctionDrive)(self._context, journal).run()
+        await self._drive(journal).run()
 
     # ---- turns of agents ---------------------------------------------------------------------------------------------
 

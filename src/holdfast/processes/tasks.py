@@ -21,12 +21,11 @@ from holdfast.effects.performer import Performer, idempotency_key
 from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, fold_history
 from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
-from holdfast.names import check_choice, check_int, check_text
+from holdfast.names import check_choice, check_int
 from holdfast.policy.hooks import HookTurn
 from holdfast.processes import keys
-from holdfast.processes.driver import ProcessDrive, Requested, request
+from holdfast.processes.driver import ProcessDrive
 from holdfast.processes.lists import (
-    CANCEL_KEY,
     all_work,
     journal_pages,
     preview_processes,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.effects.performer import LeasedJournal
+    from holdfast.processes.service import Requested
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store.contract import Journal, Lease
@@ -159,7 +159,7 @@ class TaskDrive(ProcessDrive):
     async def _carry_out(self, run: TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
         work = self._work
         begun = self._state.begun and work is None
-        prepared = run.prepare(tool, call, begun=begun)
+        prepared = run.prepare(tool, begun=begun)
         if self._interruption is not None and work is None:
             await run.end(_outcome_when_cancelled(run, prepared, begun=begun), self._reason)
             return
@@ -243,9 +243,9 @@ class TaskRun:
         self._report: tuple[str | None, float | None] | None = None
         self._report_timer: asyncio.TimerHandle | None = None
 
-    def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> PreparedCall:
+    def prepare(self, tool: AnyTool | None, *, begun: bool) -> PreparedCall:
         """Decide whether to begin the call, repeat it, or find out its outcome."""
-        key = keys.task_key(call.tool)
+        call, key = self._call, keys.task_key(self._call.tool)
         past = self.performer.past
         ask = past.effects[key].ask()
         repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
@@ -297,7 +297,7 @@ class TaskRun:
         """Record how the task ended and notify its session, in one commit."""
         self._flush()
         if cancelled is not None:
-            await self._context.children.stop_call(self.session, self._call.idempotency, cancelled)
+            await self._context.processes.stop_below(self._state, cancelled)
         status, error = _end_status(outcome, cancelled, interrupted)
         ended = records.Ended(at=self.performer.now(), run=records.TASK_RUN, status=status, error=error)
         notices: list[Notify] = []
@@ -362,8 +362,9 @@ class TaskRun:
 
 def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
     """Whether no person had to approve the call, or the tool is the one that a person approved."""
-    known = call.definition is None or call.definition == tool.digest
-    return known and (call.definition is None or call.implementation in {None, tool.implementation})
+    return call.definition is None or (
+        call.definition == tool.digest and call.implementation in {None, tool.implementation}
+    )
 
 
 def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> records.Outcome:
@@ -440,8 +441,7 @@ class Tasks:
     async def start(self, session: str, agent: str, turn: str, call: AuthorizedCall) -> str:
         """Carry out a call in the background; answers the id of its task, when that is durable."""
         id = await self._accept(session, agent, self._task_call(session, turn, call, begun=False))
-        if self._context.engine is not None:
-            self._context.engine.begin_task(id, TaskDrive(self._context, id))
+        self._context.processes.begin_drive(id)
         return id
 
     async def adopt(self, session: str, agent: str, turn: str, work: SpillableCall) -> str:
@@ -469,17 +469,9 @@ class Tasks:
         return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # a coroutine: it begins after the accept
 
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
-        """Make the journal of a task together with its call: neither is ever there without the other."""
-        id, content = keys.task_id(session, call.key), msgspec.to_builtins(call)
+        id = keys.task_id(session, call.key)
         with suppress(errors.KeyConflict):  # a process before this one has written it
-            await self._store.accept_into(
-                *(id, "process", agent, content),
-                key=keys.CALL_KEY,
-                role=keys.TASK_ROLE,
-                session=session,
-                patient=patient,
-                spend=_TASK_SPEND,
-            )
+            await self._context.processes.accept(id, agent, call, session, patient=patient, spend=_TASK_SPEND)
         return id
 
     def _task_call(self, session: str, turn: str, call: PreparedCall, *, begun: bool) -> TaskCall:
@@ -549,15 +541,8 @@ class Tasks:
 
         When this returns the request is durable for all sub-agents below, too.
         """
-        check_text("reason", reason)
-        state = await self.task(id)
-        if state.over:
-            return "too_late"
-        requested = await request(self._context, id, CANCEL_KEY, {"cancel": reason})
-        crash_point("cancel.accepted")
-        if state.call is not None and state.session is not None:
-            await self._context.children.stop_call(state.session, state.call.idempotency, reason)
-        return requested
+        await self.task(id)
+        return await self._context.processes.cancel(id, reason, reason)
 
     async def recover(self) -> list[RecoveredTask]:
         """The tasks whose process is gone, and what becomes of them here. Tasks of live processes are left out.
@@ -585,7 +570,7 @@ class Tasks:
         action: RecoveryAction
         if tool is None:
             action = "left"
-        elif tool.read_only or tool.idempotent:
+        elif tool.repeat is not Repeat.NEVER:
             action = "rerun"
         elif tool.reconcile is not None:
             action = "reconcile"

@@ -269,7 +269,6 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
 
 
 async def _result(ledger: JournalLedger, ended: Ended, cause: Exception | None = None) -> Any:
-    """The value of an ended run, or its error."""
     if ended.error is not None:
         raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message) from cause
     if ended.blob is None:

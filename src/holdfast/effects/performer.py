@@ -341,7 +341,6 @@ class Performer:
         return make_request(kind, target, canonical(body), cause, self.iteration or 0)
 
     def place(self) -> EffectScope:
-        """The scope of the running code."""
         place = current_scope.get()
         if place is None or place.drive is not self:
             message = "effects can only be asked for by the code that this boundary drives"
@@ -349,7 +348,6 @@ class Performer:
         return place
 
     def root(self) -> EffectScope:
-        """The scope of the whole run."""
         return EffectScope(self, segment(self.run))
 
     def idempotency_key(self, key: str) -> str:
@@ -523,7 +521,6 @@ class Performer:
             return self.failed(key, ask, lost, begun)
 
     def failed(self, key: str, ask: EffectRequest | None, error: Exception, begun: float) -> Failed:
-        """The outcome of an effect that raised."""
         hidden = safe_cause(error, self.redactor)
         self._causes[key] = hidden
         info = error_info(error, self.redactor.text)
@@ -582,7 +579,6 @@ class Performer:
         self._gathered_calls += 1
 
     def flush(self) -> None:
-        """Submit the gathered outcomes."""
         if not self._gathered:
             return
         try:
@@ -741,7 +737,6 @@ class Performer:
         return error
 
     def refuse(self) -> None:
-        """Refuse new effects because the drive is being cancelled."""
         self._closed = "cancelled"
 
 

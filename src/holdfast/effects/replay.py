@@ -146,7 +146,6 @@ class RecordedEffect:
         self.outcome = outcome
 
     def ask(self) -> EffectRequest:
-        """The recorded request."""
         if self.intent is not None:
             return self.intent.ask
         asked = getattr(self.outcome, "ask", None) or self.asked
@@ -173,7 +172,6 @@ class RunHistory:
     records: int = 0
 
     def add(self, record: Record) -> None:
-        """Add the next record of the journal."""
         self.records += 1
         match record:
             case Done() | Failed() | Unknown() | Cancelled():
@@ -322,7 +320,6 @@ class ReplayCursor:
         return Halted(self.halted)
 
     def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
-        """Decide about an effect that the code requests."""
         if key in self._asked:
             raise EffectRepeated(key)
         self._asked.add(key)

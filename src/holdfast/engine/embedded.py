@@ -353,7 +353,6 @@ class EmbeddedEngine:
         task.add_done_callback(lambda done: self._ended(session, done))
 
     def _room(self) -> int:
-        """Number of sessions that may be driven besides."""
         return self._concurrency - (len(self._active) - len(self._tasks_active))
 
     def _ended(self, session: str, task: asyncio.Task[None]) -> None:

@@ -253,7 +253,6 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.argument} {self.word.replace('_', ' ')} {said}"
 
     def find(self, subject: Subject, real: Real) -> Finding:
-        """Check the condition for a call."""
         value: Any = subject.args.get(self.argument)
         if value is None:
             return _unclear(f"the argument {self.argument!r} is missing")
@@ -358,12 +357,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> str:
-        """The rule in words."""
         return " ".join([self.verdict, self.tools.text, *self.conditions])
 
     @property
     def conditions(self) -> Iterator[str]:
-        """Its conditions in words."""
         if self.argv is not None:
             yield "argv " + " ".join("|".join(choice) for choice in self.argv)
         if self.domains is not None:
@@ -419,7 +416,6 @@ class Within(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> str:
-        """The constraint in words."""
         tools = "" if self.tools.everything else f" for {self.tools.text}"
         return f"within {', '.join(self.roots)}{tools}"
 

@@ -88,7 +88,6 @@ class MontySandbox:
         return MontyProgram(plan, opened, self._key, start, self._programs)
 
     async def close(self) -> None:
-        """End all programs."""
         self._closed = True
         for program in tuple(self._programs):
             await program.close()

@@ -439,11 +439,9 @@ class ProgramError(msgspec.Struct, frozen=True):
     frames: tuple[TracebackFrame, ...]
 
     def summary(self) -> str:
-        """Its class and message."""
         return self.kind if self.message is None else f"{self.kind}: {self.message}"
 
     def display(self) -> str:
-        """The exception with its traceback."""
         shown = ["Traceback (most recent call last):\n"] if self.frames else []
         for _, repeated in groupby(self.frames, lambda frame: (frame.file, frame.line, frame.name)):
             frames = list(repeated)

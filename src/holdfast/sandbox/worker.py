@@ -114,7 +114,7 @@ class Worker:
         return await self._later(seconds)
 
     def kill(self) -> None:
-        """Kill the process. A pending `ask` raises `WorkerGone`."""
+        """Kill the process; a pending `ask` raises `WorkerGone`."""
         if self.closed:
             return
         self.closed = True
@@ -124,7 +124,6 @@ class Worker:
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
 
     async def end(self) -> None:
-        """Kill it and wait for its complete end."""
         self.kill()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
@@ -288,7 +287,6 @@ class WorkerProcess(NamedTuple):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close its pipes."""
         for descriptor in (self.writes, self.reads, self.pidfd):
             os.close(descriptor)
 

@@ -108,7 +108,6 @@ def _text_forms(value: str) -> list[str]:
 
 
 def _both_cases(addresses: Iterable[str]) -> Iterator[str]:
-    """URL-escaped texts with upper-case and lower-case hex digits."""
     for text in addresses:
         yield text
         yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), text)
@@ -294,7 +293,6 @@ class DecodedText(NamedTuple):
     original: str
 
     def view(self, *more: EscapeDecoder) -> TextView:
-        """The view after `more` decoders."""
         found = TextView(self.original)
         for decoder in (*self.decoders, *more):
             found = decoder.view(found)
@@ -446,7 +444,6 @@ class SecretFinder(NamedTuple):
         return merge_spans(text, found, self.markers) if found else []
 
     def may_match(self, body: bytes) -> bool:
-        """True if bytes may hold a secret."""
         text, known = self._as_text(body)
         return any(True for _ in known.views(text))
 
@@ -550,7 +547,6 @@ def _bytes_as_text(text: str) -> str:
 
 
 def _minimal_anchors(anchors: Iterable[str]) -> tuple[str, ...]:
-    """The anchors that contain no other anchor."""
     kept: list[str] = []
     for anchor in sorted(set(anchors), key=lambda text: (len(text), text)):
         if not any(short in anchor for short in kept):

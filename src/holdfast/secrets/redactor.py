@@ -155,13 +155,11 @@ class Redactor:
             raise SecretExposed(what, name)
 
     def check_json(self, what: str, body: bytes) -> None:
-        """Raise `SecretExposed` if JSON that can't be redacted holds a secret."""
         name = self.find_in_json(body)
         if name is not None:
             raise SecretExposed(what, name)
 
     def stream(self) -> StreamRedactor:
-        """A redactor for one text that comes in pieces."""
         return StreamRedactor(self)
 
 

@@ -388,7 +388,6 @@ class JournalRow(msgspec.Struct):
         return woken and (self.kind == "session" or self.role is not None) and self.quarantine is None
 
     def as_work(self, now: Instant) -> Work:
-        """A journal with work, and its present holder."""
         left = max(self.lease_left(now), 0)
         holder = self.owner if left else None
         return Work(
@@ -396,7 +395,6 @@ class JournalRow(msgspec.Struct):
         )
 
     def as_journal(self, metadata: dict[str, Any] | None = None) -> Journal:
-        """The journal as the lists show it."""
         return Journal(
             *(self.id, self.kind, self.agent, self.status, self.head, self.created, self.updated, self.quarantine),
             *(self.parent, self.parent_seq, self.role, self.session, metadata or {}),

@@ -71,7 +71,6 @@ def model_spend(usage: Usage, cost: float | None, *, steps: int = 1, calls: int 
 
 
 def _bounded_count(said: float) -> int:
-    """Bound a number from a custom model."""
     return round(max(0, min(said, MAX_SPEND)))
 
 
@@ -266,7 +265,6 @@ class SpendingAudit:
         self._watch: Stopwatch | None = None
 
     def begin(self, row: JournalRow) -> None:
-        """Start with the records of a journal."""
         self._watch = _watch(row)
 
     def add(self, agent: str | None, pos: int, record: Record) -> None:
@@ -280,7 +278,6 @@ class SpendingAudit:
             self._counted[agent, day] = self._counted.get((agent, day), NO_SPEND) + spend
 
     def add_pruned(self, stone: Tombstone) -> None:
-        """Count the spending of a pruned journal."""
         if stone.pos > self._since:
             self._count(stone.agent, stone.spent)
 

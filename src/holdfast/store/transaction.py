@@ -151,14 +151,12 @@ class Transaction:
         return row
 
     def extend_lease(self, row: JournalRow, ttl_ms: int) -> None:
-        """Start a new term of the lease."""
         row.term = ttl_ms
         row.expires = self.now.wall + ttl_ms
         row.mono_expires = self.now.mono + ttl_ms
         self.rows.save_lease(row)
 
     def require_blobs(self, digests: Sequence[str]) -> None:
-        """Raise `BlobMissing` unless all of these blobs exist."""
         for digest in digests:
             if not self.rows.has_blob(digest):
                 raise BlobMissing(digest)

@@ -297,7 +297,7 @@ def uses_outside_values(template: object) -> bool:
 
 
 def _placeholders(template: object) -> Iterator[tuple[str, re.Match[str]]]:
-    """The texts of a template with their placeholders and double braces."""
+    """Each text of a template with one of its placeholders or double braces."""
     if isinstance(template, str):
         yield from ((template, found) for found in _PLACEHOLDER.finditer(template))
     elif isinstance(template, dict):

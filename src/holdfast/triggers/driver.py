@@ -58,7 +58,6 @@ class PromptTarget:
         self._session = session
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise a `UsageError` for wrong arguments."""
         name, prompt = self.target_name.name, arguments.get(PROMPT)
         if not isinstance(prompt, str) or not prompt.strip():
             raise errors.TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
@@ -95,7 +94,6 @@ class ProcessTarget:
         self._definition = definition
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise a `UsageError` for wrong arguments."""
         self._definition.check_names(arguments)
 
     async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
@@ -115,7 +113,6 @@ class Targets:
         self._known: dict[definitions.TargetName, Target] = {}
 
     def bind(self, given: object) -> Target:
-        """Make the target of an object and remember it."""
         match given:
             case Agent():
                 target: Target = PromptTarget(
@@ -144,7 +141,6 @@ class Targets:
         return target.kind == "resolve" or await self._turn(ref).status() in _END_STATUSES
 
     async def wait_for_end(self, target: definitions.TargetName, ref: str) -> None:
-        """Wait until the work started as `ref` has ended."""
         if target.kind != "process":
             await self._turn(ref).outcome()
             return
@@ -261,7 +257,6 @@ class TriggerDrive(JournalDrive):
         return self._store.clock.read().wall
 
     async def _write(self, state: TriggerState, added: Sequence[records.Record], *parked: records.Parked) -> None:
-        """Write records and the new state in one commit."""
         after = replace(state, number=self._state.number + 1)
         body = msgspec.json.encode(after)
         ask = records.EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
@@ -442,7 +437,6 @@ class TriggerDrive(JournalDrive):
         return min((at for at in (moment, again) if at is not None), default=None)
 
     async def _park(self) -> None:
-        """Park the trigger until its alarm or the next input."""
         due = self._alarm_at()
         if self._parked and self._state.alarm_at == due:
             wait = None if due is None else await self._store.wait(self.session, _alarm_name(self._state.alarm))

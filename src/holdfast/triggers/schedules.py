@@ -174,7 +174,7 @@ class CronExpression:
     """A day counts if either day field matches."""
 
     def fits(self, day: date) -> bool:
-        """Whether the expression matches this day."""
+        """True if the expression matches this day."""
         if day.month not in self.months:
             return False
         by_number = day.day in self.days or (self.last_day and (day + timedelta(1)).day == 1)

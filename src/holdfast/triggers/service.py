@@ -468,7 +468,6 @@ class Triggers:
         return TriggerDrive(self._store, self._context.changes, id, self.targets, self._context.lease_ms)
 
     async def stop(self) -> None:
-        """Stop watching folders."""
         self._closed = True
         tasks: list[asyncio.Task[Any]] = [*self._declaring, *(task for _, task in self._lookouts.values())]
         for task in tasks:

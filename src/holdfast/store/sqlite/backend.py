@@ -314,13 +314,12 @@ class ReadConnection:
         db.set_progress_handler(lambda: time.monotonic() > self._deadline, _PROGRESS_STEPS)
 
     def run(self, query: Callable[[Reader], T]) -> T:
-        """Run a query on one snapshot of the store."""
+        """Run a query on one snapshot."""
         self._deadline = time.monotonic() + self._limit
         with snapshot(self._db):
             return query(self._reader)
 
     def store_id(self) -> str:
-        """The unique id of the store."""
         found: bytes = self._db.execute("SELECT value FROM meta WHERE key = 'store_id'").get
         return found.hex()
 
@@ -458,7 +457,6 @@ class MemoryDisk:
         return answers
 
     def release_leases(self, owner: Owner) -> None:
-        """Release the leases of a closed backend."""
         self.db.execute(RELEASE_LEASES, (owner.instance,))
         self._rows.forget()  # it caches journal rows with their owners
 

@@ -101,11 +101,9 @@ class Seal:
         return blake2b(_encode(said), key=self._rows, digest_size=_SEAL_BYTES).digest()
 
     def matches_wait(self, wait: Wait, mac: object) -> bool:
-        """True if Holdfast wrote this wait."""
         return isinstance(mac, bytes) and compare_digest(self.of_wait(wait), mac)
 
     def matches_rule(self, rule: StoredRule, mac: object) -> bool:
-        """True if Holdfast wrote this rule."""
         return isinstance(mac, bytes) and compare_digest(self.of_rule(rule), mac)
 
 

@@ -135,7 +135,6 @@ class SqliteRows(SqliteTables):
         return self.db.execute(_SAME_RECORD, evidence).get is not None
 
     def others(self) -> bool:
-        """True if other processes have this store open."""
         return self.db.execute("SELECT count(*) FROM writers").get > 1
 
     def forget(self) -> None:
@@ -279,7 +278,6 @@ class SqliteRows(SqliteTables):
         return [name for (name,) in self.all(sql, row.no, prefix, after_prefix(prefix))]
 
     def last_wait(self, row: JournalRow, prefix: str) -> str | None:
-        """The last name of a wait with this prefix."""
         sql = "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? ORDER BY name DESC LIMIT 1"
         return self.one(sql, row.no, prefix, after_prefix(prefix))
 

@@ -100,8 +100,6 @@ class _Table:
 
 
 class _CheckedTable(_Table, Generic[T]):
-    """A table whose rows have a checksum."""
-
     _select: str
     _order: str
 
@@ -182,7 +180,7 @@ class RuleTable(_CheckedTable[StoredRule]):
         return self._first_sound("agent = ? AND digest = ? AND removed_at IS NULL", agent, digest)
 
     def count(self, agent: str) -> int:
-        """Number of rules in force for exactly this agent."""
+        """Number of rules for exactly this agent."""
         sql = "SELECT count(*) FROM rules INDEXED BY rules_in_force WHERE agent = ? AND removed_at IS NULL"
         return self._one(sql, agent)
 
@@ -273,7 +271,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         return self._one("SELECT max(version) FROM memory_changes WHERE scope = ? AND key = ?", scope, key) or 0
 
     def usage(self, scope: str, now: int) -> MemoryScope:
-        """Usage of a scope without expired entries."""
+        """Without expired entries."""
         sql = "SELECT count(*), coalesce(sum(m.size), 0) FROM memories m INDEXED BY memories_usage"
         return MemoryScope(scope, *self._one(f"{sql} WHERE m.scope = ? AND {_UNEXPIRED}", scope, now))
 
@@ -467,7 +465,7 @@ class NotificationTable(_CheckedTable[Notification]):
         return list(self._each(where, journal, run, index="INDEXED BY notifications_claimed "))
 
     def has_ready(self, journal: str, now: int) -> bool:
-        """True if a notification is queued, due and not expired."""
+        """True if one is queued, due and not expired."""
         sql = f"SELECT 1 FROM notifications INDEXED BY notifications_queued WHERE journal = ? AND {_READY} LIMIT 1"
         return self._one(sql, journal, now, now) is not None
 
@@ -493,7 +491,7 @@ class NotificationTable(_CheckedTable[Notification]):
         return self._first_sound("id = ?", number)
 
     def next(self, journal: str, now: int, limit: int) -> list[Notification]:
-        """Notifications ready for delivery, in the order of delivery."""
+        """Ready ones, in the order of delivery."""
         rows = self._tables.page(NEXT_NOTIFICATIONS_QUERY, (journal, now, now, limit), _NOTICE_BODY)
         return [self._sound(found) for found in rows]
 
@@ -507,7 +505,7 @@ class NotificationTable(_CheckedTable[Notification]):
         return [each for each, sound in rows if sound], {each.journal for each, sound in rows if not sound}
 
     def next_due(self) -> int | None:
-        """When the next notification becomes due or expires."""
+        """Earliest due or expiry time."""
         due = self._one("SELECT due FROM notifications WHERE state = 'queued' AND woken = 0 ORDER BY due LIMIT 1")
         expires = self._one(
             "SELECT expires FROM notifications WHERE state = 'queued' AND expires IS NOT NULL ORDER BY expires LIMIT 1"
@@ -578,7 +576,6 @@ class AttachmentTable(_Table):
         self._run(_PUT_ATTACHMENT, *astuple(found))
 
     def forget(self, digest: str) -> None:
-        """Delete a blob and its attachments."""
         self._run("DELETE FROM attachments WHERE digest = ?", digest)
         self._run("DELETE FROM blobs WHERE digest = ?", digest)
 
@@ -593,7 +590,6 @@ class AttachmentTable(_Table):
         return self._exists(f"{_REFERENCES} AND j.id = ? AND r.seq BETWEEN 1 AND ?", digest, journal, upto)
 
     def task_refers(self, session: str, digest: str) -> bool:
-        """True if a task of the session refers to the blob."""
         return self._exists(f"{_REFERENCES} AND j.session = ? AND j.role = 'task'", digest, session)
 
     def raw(self) -> Iterator[StoredAttachment]:

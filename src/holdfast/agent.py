@@ -238,7 +238,6 @@ class Agent:
 
     @cached_property
     def model(self) -> Model:
-        """The model that answers."""
         return model(self._model)
 
     @property
@@ -350,7 +349,6 @@ class PreparedAgent:
 
     @cached_property
     def environment_body(self) -> bytes:
-        """The environment as bytes."""
         return encode_environment(self.environment)
 
     @cached_property
@@ -438,7 +436,7 @@ class PreparedAgent:
 
     @cached_property
     def tracks_taint(self) -> bool:
-        """True if the policy of this agent, or of a handoff target, depends on data that its turns read."""
+        """True if the policy of this agent, or of a handoff target, depends on taint."""
         return self.checks_calls or self.has_handoffs
 
     def decide(self, subject: Subject, taint: Taint) -> Decision:
@@ -454,7 +452,7 @@ class PreparedAgent:
         return taint
 
     def taint_after(self, taint: Taint, results: Iterable[tuple[str, ToolResult]], session: str = "") -> Taint:
-        """`taint` after these results of calls, each with the key of its call, were read."""
+        """`taint` after these results, each with the key of its call."""
         for key, result in results:
             touched = self._tool_subjects.get(result.name)
             # The result of a background call has not been read yet.
@@ -482,7 +480,7 @@ def _subject(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subject:
 
 
 def team_of(agent: Agent) -> dict[str, Agent]:
-    """An agent with those that are known with it: its sub-agents, those it hands over to, and theirs."""
+    """An agent with its sub-agents and handoff targets, at any depth."""
     found = {agent.name: agent}
     left = [agent]
     while left:

@@ -34,7 +34,6 @@ class PerLoop(Generic[T]):
         return last[1] if last is not None and last[0]() is loop else self.of(loop)
 
     def of(self, loop: asyncio.AbstractEventLoop) -> T:
-        """The value of `loop`."""
         last = self._last
         if last is not None and last[0]() is loop:  # as nearly always: most processes have one loop
             return last[1]
@@ -72,7 +71,7 @@ def call_on_first_wait(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) 
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task and give it a moment to clean up; returns whether it has ended. One that goes on is abandoned."""
+    """Cancel a task and give it a moment to clean up; returns False if it still runs. It is then abandoned."""
     task.cancel()
     await asyncio.wait({task}, timeout=UNWIND_TIMEOUT)
     ignore_result(task)

@@ -25,7 +25,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     seq: int
     """The number of the record that this event shows; for a live event, of the last record before it."""
     cursor: str
-    """The position of this event in its stream: pass it as `after` to go on behind it."""
+    """The position of this event in its stream: pass it as `after` to continue behind it."""
 
 
 # ---- records: a turn from its start to its end ----
@@ -39,13 +39,13 @@ class TurnStarted(_Event, frozen=True, tag="turn_started"):
 
 
 class TurnResumed(_Event, frozen=True, tag="turn_resumed"):
-    """The turn goes on after an interruption or a wait. Discard the live events of the interrupted attempt."""
+    """The turn continues after an interruption or a wait. Discard the live events of the interrupted attempt."""
 
     by: str
 
 
 class TurnWaiting(_Event, frozen=True, tag="turn_waiting"):
-    """The turn is parked: nothing of it runs until one of these waits is answered."""
+    """The turn is parked until one of these waits is answered."""
 
     waits: tuple[str, ...]
 
@@ -91,7 +91,7 @@ class InputAccepted(_Event, frozen=True, tag="input_accepted"):
 
 
 class MessageCommitted(_Event, frozen=True, tag="message_committed"):
-    """A message is part of the conversation for good. `ms` is the time that the model took."""
+    """A message is final. `ms` is the time that the model took."""
 
     message: Message
     ms: int = 0
@@ -218,13 +218,13 @@ class TaskEnded(_Event, frozen=True, tag="task_ended"):
 
 
 class ProcessStarted(_Event, frozen=True, tag="process_started"):
-    """A process begins or goes on in the worker `by`; `session` is the id of its journal."""
+    """A process begins or continues in the worker `by`; `session` is the id of its journal."""
 
     by: str | None
 
 
 class ProcessWaiting(_Event, frozen=True, tag="process_waiting"):
-    """A process waits for a time, a signal or a child. Nothing of it is in memory meanwhile."""
+    """A process waits for a time, a signal or a child; it holds no memory meanwhile."""
 
     waits: tuple[str, ...]
 
@@ -287,7 +287,7 @@ class AttemptReset(_Event, frozen=True, tag="attempt_reset"):
 
 
 class ModelNote(_Event, frozen=True, tag="model_note"):
-    """A remark on the model call: a retry, a fallback to another model, replay data that was dropped."""
+    """A remark on the model call: a retry, a fallback to another model, dropped replay data."""
 
     what: str
     detail: str

@@ -99,7 +99,6 @@ class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
 
     @property
     def text(self) -> str:
-        """The text alone."""
         return join_text(self.parts)
 
 
@@ -117,7 +116,6 @@ class AssistantMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
@@ -191,7 +189,7 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     cache: bool = True
     """Mark the stable beginning of the request for the provider's prompt cache."""
     compact_at: int | None = None
-    """Number of tokens at which the provider itself shortens the conversation, if it can."""
+    """Number of tokens at which the provider shortens the conversation, if it can."""
     extra: dict[str, Any] | None = None
     """The provider's own fields, put into the request as they are."""
 
@@ -253,7 +251,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     wire: Any = None
     """Cache of the conversation's encoded messages; None encodes them anew."""
     ledger: list[Attempt] | None = None
-    """Gets each attempt as soon as it ends, also if the call is cancelled and has no reply."""
+    """Gets each attempt as it ends, also if the call is cancelled and has no reply."""
 
 
 class ModelPass(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -309,7 +307,6 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
 

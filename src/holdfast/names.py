@@ -74,12 +74,12 @@ def check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def check_text(what: str, value: object, limit: int = 1_000) -> str:
-    """Return a text, cut to `limit` characters; raises `InvalidId` if it is none."""
+    """Return a text, cut to `limit` characters; raises `InvalidId` for any other value."""
     return check_string(what, value)[:limit]
 
 
 def check_string(what: str, value: object) -> str:
-    """Return a text of any length that can be stored as UTF-8; raises `InvalidId` if it is none."""
+    """Return a text of any length that can be stored as UTF-8; raises `InvalidId` for any other value."""
     if not isinstance(value, str):
         raise InvalidId(what, value, f"it is a {type(value).__name__}, not a text")
     try:

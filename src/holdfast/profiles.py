@@ -175,7 +175,7 @@ class ProfilePrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A configuration of a host. None leaves a field as it is without a profile."""
+    """A configuration of a host. None in a field means no setting."""
 
     store: str | None = None
     """The store file: an absolute path, or one below ``~/``."""
@@ -429,7 +429,6 @@ class Profiles:
         self.folder = folder
 
     def names(self) -> list[str]:
-        """List all profiles by name."""
         self._trust_folder()
         try:
             entries = [entry.name for entry in self.folder.iterdir()]
@@ -466,7 +465,7 @@ class Profiles:
         self.change(name, lambda _: profile)
 
     def change(self, name: str, change: Callable[[Profile | None], Profile]) -> Profile:
-        """Replace a profile by `change(profile)`, under a lock; a new one by `change(None)`."""
+        """Replace a profile by `change(profile)`, a new one by `change(None)`, under a lock."""
         path = self._file(name)
         with self._lock():
             data = _read(path, name)

@@ -159,10 +159,9 @@ class Parked(_Record, frozen=True, gc=False, tag="parked"):
 
 
 class Ended(_Record, frozen=True, gc=False, tag="ended"):
-    """The last record of a run.
+    """The last record of a run. `unstarted`: the run ended before it started, such as a queued turn that was cancelled.
 
-    `unstarted`: the run ended before it started, such as a queued turn that was cancelled. Another run may be under
-    way, so this end does not change the status of the journal.
+    Another run may be under way, so an unstarted end does not change the status of the journal.
     """
 
     run: str
@@ -199,7 +198,7 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
     refs: tuple[Blob, ...] = ()
     """Attachments of the value."""
     kept: tuple[Blob, ...] = ()
-    """Parts that were too long for the value and can be read on their own."""
+    """Parts that were too long for the value and can be read separately."""
     taint: InputTaint | None = None
     """The taint of the answer of a sub-agent. None: the definition of the tool decides."""
 
@@ -218,7 +217,7 @@ class Failed(_Record, frozen=True, gc=False, tag="failed"):
 
 
 class Unknown(_Record, frozen=True, gc=False, tag="unknown"):
-    """The effect was begun, must not be repeated, and may or may not have taken effect."""
+    """The effect began, must not be repeated, and may have taken effect."""
 
     key: str
     ask: EffectRequest | None = None
@@ -256,7 +255,6 @@ class Handed(_Record, frozen=True, gc=False, tag="handed"):
     key: str
     """The call that handed over; its outcome is in the same commit."""
     agent: str
-    """The new agent."""
     by: str
     """The agent before."""
     reason: str = ""

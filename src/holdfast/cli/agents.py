@@ -43,9 +43,9 @@ class AgentNotFound(AgentUnavailable):
 
 
 def load_agent(reference: str, folder: Path | None = None) -> Agent:
-    """Load the agent that `reference` names. This runs its module.
+    """Load the agent that `reference` names; this runs its module.
 
-    A module is looked for in `folder` first, by default in the current one.
+    A module is searched in `folder` first, by default the current one.
     """
     place, name = _split(reference)
     if not place or (name is not None and not name.isidentifier()):
@@ -177,7 +177,7 @@ def _confirm(reference: AgentReference) -> None:
 
 
 async def recorded_reference(path: Path, store: Store, line: Journal) -> AgentReference | None:
-    """The recorded reference of a session; for a fork without one, that of the session it was forked from."""
+    """The recorded reference of a session; a fork without one has its parent's."""
     entries = {entry.session: entry for entry in _read(_references_of(path))}
     with suppress(JournalMissing):
         for _ in range(_MOST_ANCESTORS):

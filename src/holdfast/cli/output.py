@@ -59,7 +59,7 @@ class Terminal:
         return text if style is None else self.paint(text, style)
 
     def write(self, text: str) -> None:
-        """Write and flush. Control characters are escaped; on a terminal, all but those of our own styles."""
+        """Write and flush. Escapes control characters; on a terminal, all but our own styles."""
         self.write_raw(_escape(text, _C1_AND_BIDI if self.live else _CONTROLS))
 
     def write_raw(self, text: str) -> None:
@@ -68,7 +68,6 @@ class Terminal:
         self.stream.flush()
 
     def line(self, text: str = "") -> None:
-        """Write one line."""
         self.write(f"{text}\n")
 
     def lines(self, lines: Iterable[str]) -> None:
@@ -103,7 +102,6 @@ class ProgressLine:
             self._err.write(f"\r{self._text.format(*numbers)} ")
 
     def clear(self) -> None:
-        """Erase the line."""
         if self._err.live:
             self._err.write("\r\x1b[K")
 

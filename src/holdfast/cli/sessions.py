@@ -80,7 +80,6 @@ class SessionLine(msgspec.Struct, frozen=True):
     total_cost: float | None = None
     """In US dollars; None where a price is not known."""
     metadata: dict[str, Any] = {}
-    """Metadata of the application."""
 
 
 async def ps(
@@ -370,7 +369,6 @@ class TurnTarget(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id of the session."""
         return self.line.id
 
 

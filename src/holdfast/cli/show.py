@@ -108,7 +108,6 @@ class TimelineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     name: str = ""
     """The tool, the model or the wait."""
     state: str = ""
-    """Its outcome."""
     ms: int = 0
     text: str = ""
     calls: tuple[str, ...] = ()
@@ -121,7 +120,6 @@ class TimelineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     iteration: int = 0
     """The step of the turn, from 1."""
     metadata: dict[str, Any] = {}
-    """Metadata of an input."""
     changes: tuple[str, ...] = ()
     """The difference of an environment to the one before, as the lines of a diff."""
     agent: str | None = None

@@ -126,7 +126,7 @@ _THOUGHTS: Final = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
 
 
 def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
-    """Encode a request. The bytes of messages are joined, and not encoded again."""
+    """Encode a request; the encoded messages are joined, not encoded again."""
     route = endpoint.route(model)
     encoder = AnthropicMessageEncoder(route, request.files)
     messages = encode_messages(request, f"anthropic {route}", encoder.encode)

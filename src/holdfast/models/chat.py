@@ -127,7 +127,7 @@ FLAGS: Final = COMMON_FLAGS | {
 
 
 def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
-    """Encode a request. The bytes of messages are joined, and not encoded again."""
+    """Encode a request; the encoded messages are joined, not encoded again."""
     flags = endpoint.flags
     encoder = ChatMessageEncoder(endpoint.route(model), request.files, flags)
     encoded = encode_messages(request, _cache_key(flags, endpoint.route(model)), encoder.encode)

@@ -42,10 +42,10 @@ class Model(Protocol):
 
 
 def stream_batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
-    """Stream a reply in batches. The caller has to close the stream.
+    """Stream a reply in batches; the caller must close the stream.
 
     A model with an async generator `batches` yields all events of one piece of its answer at once, which is cheaper.
-    Each event of another model is a batch.
+    For other models, each event is a batch.
     """
     batches = getattr(model, "batches", None)
     return _single_event_batches(model, request) if batches is None else batches(request)

@@ -66,7 +66,6 @@ class Credentials:
         return text
 
     def header(self, key: str) -> dict[str, str]:
-        """Make the header with the key."""
         if not key:
             return {}
         if self._auth in {"bearer", "none"}:

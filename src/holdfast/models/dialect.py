@@ -101,7 +101,6 @@ class ResponseReader:
         self._room = self.max_size
         """Size that the rest of the reply may have. A hot path takes from it by itself."""
         self._ids: set[str] = set()
-        """Ids of calls."""
 
     @property
     def complete(self) -> bool:

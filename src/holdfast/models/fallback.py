@@ -56,7 +56,6 @@ class Fallback:
         return flatten_batches(self.batches(request))
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
-        """Stream the reply in batches."""
         attempts: list[Attempt] = []
         for number, model in enumerate(self.models, 1):
             begun = self._clock()

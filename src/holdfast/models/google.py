@@ -96,7 +96,7 @@ _CHOICES: Final = {"none": "NONE", "required": "ANY"}
 
 
 def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
-    """Encode a request. The bytes of messages are joined, and not encoded again."""
+    """Encode a request; the encoded messages are joined, not encoded again."""
     if request.settings.compact_at is not None:
         raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
     route = endpoint.route(model)
@@ -574,7 +574,6 @@ class GoogleCall:
             self._piece(as_dict(piece))
 
     def build(self, route: str, *, whole: bool) -> ToolCall:
-        """Return the call."""
         self._flush()
         self._arguments = self._clean(self._arguments)
         replay = {"thoughtSignature": self._signature} if self._signature else None

@@ -63,7 +63,6 @@ class RecordedResponse(msgspec.Struct, frozen=True):
     status: int
     headers: dict[str, str] = {}
     body: Any = msgspec.UNSET
-    """JSON."""
     sse: str | None = None
     body_text: str | None = None
     body_base64: bytes = b""
@@ -444,7 +443,6 @@ class RecordedModel:
         return await respond(self, request)
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        """Stream the reply."""
         return self._model.stream(request)
 
 

@@ -118,7 +118,6 @@ class RecordingRedactor:
                 self._finder = make_finder({"credential": self._values})
 
     def text(self, text: str) -> str:
-        """Redact a text."""
         kept = [text]
         _replace([(kept, 0)], self._credentials(text))
         text = _SHAPES.sub(REDACTED, kept[0])

@@ -108,7 +108,7 @@ _COMPACTING_PROVIDERS: Final = frozenset(("openai", "azure-responses"))
 
 
 def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
-    """Encode a request. The bytes of messages are joined, and not encoded again."""
+    """Encode a request; the encoded messages are joined, not encoded again."""
     route = endpoint.route(model)
     with_ids = "no_item_ids" not in endpoint.flags
     encoder = ResponsesMessageEncoder(route, request.files, with_ids=with_ids)

@@ -59,9 +59,7 @@ class HttpResponse(Protocol):
     """A response with received headers; its body is still to come."""
 
     @property
-    def status(self) -> int:
-        """The HTTP status."""
-        ...
+    def status(self) -> int: ...
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -163,7 +161,6 @@ class TimeoutWatch:
             self._arm(due)
 
     def remove(self, exchange: HttpExchange) -> None:
-        """Stop watching an exchange."""
         self._open.discard(exchange)
 
     def close(self) -> None:
@@ -444,7 +441,6 @@ class LoopClient:
         raise failure
 
     async def close(self) -> None:
-        """Close all connections."""
         self._watch.close()
         await self._session.close()
 

@@ -58,7 +58,7 @@ class Approval:
     expires: int | None
     sandbox: str | None = None
     always: str | None = None
-    """The rule that would allow calls like this one from now on; None if no rule can be made here."""
+    """The rule that would allow calls like this one from now on; None if rules can't express it."""
 
 
 class Approvals:

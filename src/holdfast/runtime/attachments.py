@@ -73,9 +73,9 @@ class Attachments:
         return as_attachment(await self._store.put_attachment(spool, kind, name=name, session=session))
 
     async def get(self, attachment: Attachment | str, *, session: str | None = None) -> bytes:
-        """The bytes of an attachment or digest; with a `session`, only if that one may read them.
+        """The bytes of an attachment or digest.
 
-        Raises `AttachmentUnknown` if they are not there, or if the session may not read them.
+        Raises `AttachmentUnknown` if they are missing, or the given `session` may not read them.
         """
         digest = _digest_of(attachment)
         if session is None or await self._store.may_read(session, digest):
@@ -103,7 +103,7 @@ class Attachments:
             raise AttachmentUnknown(digest, session) from None
 
     async def of(self, session: str | None = None) -> list[Attachment]:
-        """The attachments that were put for a session or sent to it; without a session, those of none."""
+        """The attachments put for a session or sent to it; without a session, those of none."""
         found: list[StoredAttachment] = []
         while page := await self._store.attachments(session, after=found[-1].digest if found else ""):
             found += page

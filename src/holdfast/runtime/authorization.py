@@ -70,7 +70,7 @@ _answers: Final = msgspec.json.Decoder(Approved | Denied)
 
 
 class Authorizer:
-    """Decides about the calls of one turn, before they begin and when they have an outcome."""
+    """Decides about the calls of one turn, before they begin and after their outcome."""
 
     def __init__(self, host: SessionDrive, agent: Agent, performer: Performer, hooks: HookRunner) -> None:
         self._host = host
@@ -81,7 +81,7 @@ class Authorizer:
         self.beside: dict[str, tuple[Record, ...]] = {}
         """Records that are committed together with the outcome of a call, by its key."""
         self.tainted_files: dict[str, str] = {}
-        """Calls that read a file which a tainted record wrote, with that record."""
+        """Calls that read a file written by a tainted record, with that record."""
         self._sees_errors = "on_error" in hooks.overridden
         self._judges = "after_tool" in hooks.overridden
         self._unsettled = False
@@ -103,7 +103,7 @@ class Authorizer:
     # ---- deciding ----
 
     async def authorize(self, calls: Iterable[PreparedCall], taint: Taint) -> list[AuthorizedCall | ParkedCall]:
-        """Decide about each call that has not begun: it is made, refused, answered by a hook, or waits for a person."""
+        """Decide about each call that has not begun: make it, refuse it, answer it by a hook, or wait for a person."""
         states = [await self._authorize(call, taint) for call in calls]
         await self._settle_hooks()
         for state in states:
@@ -241,7 +241,7 @@ class Authorizer:
         return await self._apply_answer(call, answer, taint)
 
     async def reconsider(self, parked: ParkedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
-        """Look whether a person has answered the question about a call that waits."""
+        """Check for a person's answer to a waiting call."""
         call, question = parked.call, parked.question
         if question is None:
             return parked
@@ -260,7 +260,7 @@ class Authorizer:
         return call
 
     async def withdraw(self, parked: ParkedCall) -> AuthorizedCall:
-        """Take back the question about a call that is not going to be made."""
+        """Withdraw the question about a call that will not be made."""
         now = self._performer.now()
         dropped = tuple(Cancelled(at=now, key=wait) for wait in parked.waits)
         for wait in parked.waits:
@@ -338,11 +338,12 @@ class Authorizer:
     async def apply_result_hooks(
         self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]
     ) -> Outcome:
-        """The outcome as it is recorded. A person's edit of the arguments is noted in the result."""
+        """The outcome to record. A person's edit of the arguments is noted in the result."""
         if isinstance(outcome, Cancelled):
             return outcome
         if self._judges or self._sees_errors:
-            # A turn that is stopped while the hooks run records the outcome as it is, or withheld if they judge it.
+            # A turn that is stopped while the hooks run records the unchanged outcome, or withholds it if they judge
+            # it.
             running = open_calls.get(call.key)
             if running is not None:
                 stopped = outcome
@@ -358,7 +359,7 @@ class Authorizer:
                 outcome = await self._judged(call, outcome)
             if running is not None:
                 open_calls[call.key] = running
-        # A program gets the result as it is; the model that wrote the program reads of the edit at its end.
+        # A program gets the unchanged result; the model that wrote the program reads of the edit at its end.
         if call.edited and call.is_made and not call.nested and isinstance(outcome, Done | Failed):
             return await self._with_edit_note(call, outcome)
         return outcome
@@ -524,7 +525,7 @@ async def hook_record(
     """The decisions of hooks as they are recorded under `key`, and their record. What can't be recorded is a denial."""
     try:
         plain = [_as_json(decision) for decision in decided]
-        # A secret among the arguments is replaced by its name already now: the call must be the same after a crash.
+        # Secrets among the arguments are replaced by their names already now: the call must be the same after a crash.
         body = performer.redactor.bytes(msgspec.json.encode(plain))
         known = _decisions.decode(body)
         outcome = await performer.succeeded(key, ask, body)

@@ -50,7 +50,7 @@ _TASK_SPEND = Spend(tasks=1)
 
 
 def compaction_spend(made: RecordedCompaction) -> Spend | None:
-    """Spend of a compaction; None if it asked no model. It is no step of the turn."""
+    """Spend of a compaction; None if it called no model. It is not a step of the turn."""
     return model_spend(made.usage, made.cost, steps=0, calls=made.calls) if made.calls else None
 
 
@@ -120,7 +120,7 @@ class SharedBudgets:
         self._used = Consumption()
         """Usage of the turn itself."""
         self.tasks: int | None = None
-        """Most background calls of the batch under way; None: no bound but that of the turn."""
+        """Most background calls of the current batch; None: only the turn's own limit."""
         shared = (agent.limits.daily, agent.limits.total)
         self.counts_steps = any(budget is not None and budget.steps is not None for budget in shared)
         """A budget of the day or of the agent counts steps."""
@@ -168,7 +168,7 @@ class SharedBudgets:
         return any(budget is not None and budget.steps == used.steps + 1 for budget, used in pairs)
 
     async def find_exhausted_time(self) -> OutOf | None:
-        """The budget of time that is used up by now, if one is."""
+        """The budget of time that is used up, if any."""
         used = await self._used_so_far()
         _, ms = background_room(self._agent.limits, *used)
         self._host.let_run(ms)

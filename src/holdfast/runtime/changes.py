@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def events_of(session: str, seq: int, record: records.Record, place: str, tag: str = "") -> list[events.Event]:
-    """The events of a record. Its large value must have been fetched.
+    """The events of a record, whose large value must have been fetched.
 
     `place` is the position of the record in the stream that `tag` names; its n-th event has the cursor ``place.n@tag``.
     """
@@ -214,7 +214,7 @@ _POLL_PAUSE: Final = 0.02
 
 
 class TurnEnded(NamedTuple):
-    """A turn that ended in this process, with all that a reader would find in the journal."""
+    """A turn that ended in this process, with everything that a reader would find in the journal."""
 
     run: str
     inputs: Collection[int]
@@ -229,7 +229,7 @@ class Expectation:
 
     head: int
     news: asyncio.Future[TurnEnded | ProcessState | None]
-    """Done when there is something to read; its result is the end itself if this process recorded it."""
+    """Done when something can be read; its result is the end itself if this process recorded it."""
 
 
 class ChangeFeed:
@@ -290,7 +290,7 @@ class ChangeFeed:
 
     @contextmanager
     def expecting(self, journal: str, head: int, *, ends: bool = False) -> Generator[Expectation]:
-        """Expect records of `journal` above `head`. Read inside the block: nothing that comes from here on is missed.
+        """Expect records of `journal` above `head`; a read inside the block misses nothing.
 
         With `ends`, a journal that this process drives wakes the reader only at the end of a turn or of the drive.
         """
@@ -470,7 +470,7 @@ class LiveEventBuffer:
         return self._ledger.head - self._ledger.behind
 
     def records(self, after: int) -> list[tuple[int, records.Record]] | None:
-        """The durable records above `after`; None if they are not all in memory any more."""
+        """The durable records above `after`; None if memory no longer has them all."""
         recent, durable = self._ledger.recent, self.durable
         if not recent or recent[0][0] > after + 1:
             return None
@@ -493,7 +493,7 @@ class LiveEventBuffer:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the readers: at once, or `WAKE_INTERVAL` after they were last woken."""
+        """Wake the readers: at once, or `WAKE_INTERVAL` after their last wake."""
         if self._later is None:
             loop = asyncio.get_running_loop()
             if loop.time() - self._woken >= WAKE_INTERVAL:
@@ -575,7 +575,7 @@ _CURSOR: Final = re.compile(r"(p?)(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(
 
 
 class Cursor(NamedTuple):
-    """A position in a stream: the last record, the last of its events that was seen, the last live event after it."""
+    """A position in a stream: the last record, the last seen of its events, the last live event after it."""
 
     place: int
     seen: int = ALL_EVENTS
@@ -626,7 +626,7 @@ class _LivePosition:
             self._gap_reason = "the reader was slower than the turns"
 
     def resume(self, cursor: Cursor) -> None:
-        """Go on after the live event of a cursor, if those after it are still kept."""
+        """Continue after the live event of a cursor, if the following ones are still kept."""
         buffer = self._buffers[0] if self._buffers else None
         if buffer is None or buffer.id != cursor.buffer or buffer.first > cursor.number + 1:
             self._gap_reason = "the live events behind this cursor are not here any more"
@@ -678,7 +678,7 @@ class _LivePosition:
 
 
 async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> AsyncGenerator[events.Event]:
-    """Yield all events of a session after a cursor: those that are there, then those to come, without end."""
+    """Yield all events of a session after a cursor: existing ones, then new ones, without end."""
     store, buffers = feed.store, feed.buffers
     live = _LivePosition(session, after.place, store.clock)
     with feed.offering(session, live):
@@ -720,7 +720,7 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
 
 
 def follow_store(feed: ChangeFeed, after: Cursor | None) -> AsyncGenerator[events.Event]:
-    """Yield the events of all sessions in commit order, after a cursor or (None) after all that was submitted."""
+    """Yield the events of all sessions in commit order, after a cursor or (None) after all submitted records."""
     mark = feed.store.read_position() if after is None else None
 
     async def follow() -> AsyncGenerator[events.Event]:
@@ -772,7 +772,7 @@ class _LivePositions:
         self._gap_reason: str | None = None
 
     def begin(self, buffers: list[LiveEventBuffer], after: Cursor) -> None:
-        """Read the buffers that are there, from the start or after the live event of a cursor."""
+        """Read the existing buffers, from the start or after the live event of a cursor."""
         found = after.buffer is None
         for buffer in buffers:
             self.offer(buffer)
@@ -804,7 +804,7 @@ class _LivePositions:
             self._shown[session] = seq
 
     def rest(self) -> Iterator[events.LiveEvent]:
-        """Live events after the last records. Forgets sessions that have nothing more to show."""
+        """Live events after the last records. Forgets sessions that have no more."""
         yield from self._gap()
         for session, live in list(self._positions.items()):
             yield from live.upto(self._shown[session])

@@ -111,7 +111,7 @@ class Compactor:
         self._counter: Counter = Estimator() if given is None else Careful(given)
         self._gauge: Gauge | None = None
         self._retry_at = 0
-        """After a compaction that changed nothing, the next one waits for so many tokens."""
+        """After a compaction that changed nothing, the token count that triggers the next one."""
         self._made_here: dict[str, int] = {}
         """Compactions made by this process, counted by the key of their model call."""
         self._summary: tuple[str, _SummaryDraft] | None = None
@@ -127,7 +127,7 @@ class Compactor:
     # ---- recorded compactions and usage ----
 
     def apply_recorded(self, recorded: Iterable[RecordedEffect], thread: Thread) -> Thread:
-        """The context of a model call after the compactions that are recorded for it."""
+        """The context of a model call after its recorded compactions."""
         self.usage, self.cost = _NO_USAGE, 0.0
         for found in recorded:
             if isinstance(found.outcome, Done):
@@ -174,21 +174,21 @@ class Compactor:
     async def shrink_after_overflow(
         self, key: str, thread: Thread, room: ContextBudget | None, refused: ModelReply | None = None
     ) -> Thread | None:
-        """Compact a context that the provider has refused as too long; None if nothing can be taken away.
+        """Compact a context that the provider has refused as too long; None if nothing can be removed.
 
         A reply that says it was `refused` was paid for: its usage counts with the compaction.
         """
         return await self._compact(key, thread, room or self._guess_room(thread), "overflow", refused)
 
     async def compact_on_request(self, key: str, thread: Thread, room: ContextBudget | None) -> Thread | None:
-        """Compact because a user asked for it; None if there is nothing to take away.
+        """Compact at a user's request; None if nothing can be removed.
 
-        Raises `ModelError` if the summary fails. Then nothing changes: the context fits as it is.
+        Raises `ModelError` if the summary fails. Then nothing changes: the context fits already.
         """
         return await self._compact(key, thread, room or self._guess_room(thread), "asked")
 
     def take_failed_summary(self) -> ModelReply | None:
-        """Usage of the failed summary that a user had asked for; None if it used nothing."""
+        """Usage of the failed summary of a user's request; None if it used nothing."""
         summary, self._failed_summary = self._failed_summary, None
         return None if summary is None else summary.paid()
 
@@ -244,7 +244,7 @@ class Compactor:
     # ---- the summary ----
 
     def left_over(self, now: int) -> Iterator[Record]:
-        """Records of the summary that is under way when the turn is stopped."""
+        """Records of an unfinished summary when the turn is stopped."""
         if self._summary is None:
             return
         key, summary = self._summary
@@ -403,7 +403,7 @@ class _SummaryDraft:
         """The reason why the chunk failed."""
 
     def set_attempts(self, begun: int, attempts: Sequence[Attempt]) -> None:
-        """Replace the attempts since `begun` by those of the reply, if it has some."""
+        """Replace the attempts since `begun` by those of the reply, if it has any."""
         self.tries[begun:] = attempts or self.tries[begun:]
 
     def count(self, reply: ModelReply, price: float | None, model: str) -> None:

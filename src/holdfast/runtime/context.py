@@ -73,7 +73,7 @@ class MirroredMemory:
         return Memory(self._store, scope, by=by, changed=self._changed)
 
     async def begin(self) -> None:
-        """Start the mirror if there is memory or a folder, and take in changes of its files."""
+        """Start the mirror if the store has memory or the folder exists, and take in changes of its files."""
         if self._path is None:
             return
         if await asyncio.to_thread(memory_folder(self._path).exists) or await self._store.memory_scopes():
@@ -118,7 +118,7 @@ class RuntimeContext:
     hooks: tuple[Hooks, ...] = ()
     """Hooks of the runtime: they run for all agents, after the agent's own."""
     inline_budget: float | None = None
-    """Seconds that a model waits for a tool call unless the tool or the agent says otherwise; None: no bound."""
+    """Seconds that a model waits for a tool call unless the tool or the agent sets another time; None: no bound."""
     missing_tool_ms: int = MISSING_TOOL_MS
     """Time that a background call waits for a process that has its tool."""
     held_inputs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
@@ -133,7 +133,7 @@ class RuntimeContext:
     sessions: Sessions = field(init=False)
 
     def poke(self, journal: str) -> None:
-        """Let the engine look at a journal: something came for it from within this process."""
+        """Let the engine look at a journal that this process has changed."""
         if self.engine is not None:
             self.engine.poke(journal)
 

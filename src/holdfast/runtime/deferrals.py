@@ -84,7 +84,7 @@ class Deferrals:
         """The default values of calls that returned in this drive."""
 
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
-        """Open the deferral of a call, or give the one it has. When this returns, the deferral can be answered."""
+        """Open the deferral of a call, or return the existing one. When this returns, it can be answered."""
         due = self._performer.now() + milliseconds(timeout)
         if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
             raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # refuse now a value that can't be recorded
@@ -162,7 +162,7 @@ class Deferrals:
         return DeferralReply(error=ErrorInfo("WaitEnded", said), answered=False)
 
     async def withdraw(self, key: str) -> None:
-        """Close the deferral of a call that ended without it. The store closes those that are open when a turn ends."""
+        """Close the deferral of a call that ended without it. The store closes those still open when a turn ends."""
         if key in self.open:
             self._performer.flush()  # the outcome of the call is committed before this
             self.open.discard(key)
@@ -190,9 +190,9 @@ def _wait_of(key: str) -> str:
 
 
 async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, value: object) -> None:
-    """Refuse an answer that is no result of its tool, if this process has the tool; otherwise it is checked later.
+    """Refuse an answer that its tool can't return, if this process has the tool; otherwise it is checked later.
 
-    Answers that come too late are not checked: they get the error that says so.
+    Late answers are not checked: they fail with an error that says so.
     """
     body = canonical(value)  # first: an error about the value must not depend on whether the key is good
     journal, name = store.wait_of(key)
@@ -244,7 +244,7 @@ class Resolve:
 
 
 class ResolveTarget:
-    """Resolves deferrals for `hf.Resolve()`, as `runtime.resolve` does. An answer that comes too late has failed."""
+    """Resolves deferrals for `hf.Resolve()`, like `runtime.resolve`. A late answer is a failure."""
 
     target_name = TargetName("resolve", "answers")
 

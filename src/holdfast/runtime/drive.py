@@ -54,7 +54,7 @@ class JournalDrive:
     # ---- for the engine ----
 
     def notify(self, wakes: int = 0) -> None:
-        """Something came for the journal. `wakes` counts how often it was woken: news that is known is no news."""
+        """Report news of the journal. `wakes` counts its wakes: known ones are ignored."""
         if 0 < wakes <= self._heard:
             return
         self._heard = max(self._heard, wakes)
@@ -127,7 +127,7 @@ class JournalDrive:
                 self._looking = None  # a cancelled task keeps its frames, and these keep this drive
 
     async def attend(self) -> None:
-        """Look at everything that has come so far. Does not return if the work is to be stopped because of it."""
+        """Read all news so far. Does not return if it stops the work."""
         if self._store.shared:  # another process may have accepted something of which nothing was heard here yet
             self.notify((await self._store.wakes([self.session])).get(self.session, 0))
         while self._news or self._reading.locked():

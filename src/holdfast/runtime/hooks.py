@@ -87,11 +87,11 @@ class HookRunner:
         return await self._first_decision("before_turn", (Deny,), self.turn)
 
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
-        """The decision in place of the model call; None if the model is to be called."""
+        """The decision in place of the model call; None if the model is called."""
         return await self._first_decision("before_model", (Deny, Answer), asked)
 
     async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelReply | Deny:
-        """The reply as it may be used. Each hook sees that of the hook before; a denial is final."""
+        """The reply to use. Each hook sees that of the hook before; a denial is final."""
         for hooks in self._hooks_with("after_model"):
             decision = await self._decide(hooks, "after_model", (Deny, Answer), asked, reply)
             if isinstance(decision, Deny):

@@ -111,22 +111,22 @@ class PartialReply:
         self.attempts = attempts
         """Attempts that have ended."""
         self.whole: ModelReply | None = None
-        """The complete reply while `after_model` hooks judge it: it is paid for, but its text must not be used yet."""
+        """The complete reply while `after_model` hooks judge it: paid for, but its text must not be used yet."""
 
     @property
     def answer(self) -> str:
-        """Id of the message that this becomes if the turn is broken off now."""
+        """Id of the message made of this reply if the turn is stopped now."""
         return self.key.replace("/", ".").removesuffix(".model")
 
     def reply(self, model: str) -> ModelReply | None:
-        """The text so far as a reply; without text while hooks judge it. None if nothing has come."""
+        """The text so far as a reply, without text while hooks judge it; None if nothing has arrived."""
         reply, attempts = self.whole, tuple(self.attempts or ())
         if reply is not None:
             attempts = max(attempts, reply.attempts, key=len)  # ours include those before the compaction
             return msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=attempts)
         if not any(self.words):
             return None
-        # Models that keep a ledger have the running attempt in it. For others the last reported usage must do.
+        # Models that keep a ledger have the running attempt in it. For others, use the last reported usage.
         usage = max(total_usage(attempts[self._paid :]), self.usage or Usage(), key=lambda usage: usage.total)
         return ModelReply((Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
 
@@ -191,13 +191,13 @@ class ModelCaller:
 
     @property
     def partial_reply(self) -> tuple[str, ModelReply] | None:
-        """The reply under way as it would be recorded now, and the id of its message."""
+        """The unfinished reply as it would be recorded now, and the id of its message."""
         found = self._partial
         reply = None if found is None else found.reply(self._agent.model.name)
         return None if found is None or reply is None else (found.answer, reply)
 
     def left_over(self, now: int) -> Iterator[Record]:
-        """Records of the reply and the summary that are under way when the turn is stopped."""
+        """Records of an unfinished reply and summary when the turn is stopped."""
         if self._compactor is not None:
             yield from self._compactor.left_over(now)
         found = self._partial
@@ -210,7 +210,7 @@ class ModelCaller:
 
     @property
     def wasted(self) -> ModelReply | None:
-        """Usage of the attempts of the call under way if they brought no text."""
+        """Usage of the attempts of the current call if they brought no text."""
         found = None if self._partial is None else self._partial.wasted
         return None if found is None else self._with_cost(found)
 
@@ -259,7 +259,7 @@ class ModelCaller:
         return self._with_context(response, effect.thread, thread)
 
     async def compact(self, effect: CallModel, key: str) -> Compacted | ModelCallFailed:
-        """Compact the context because a user asked for it. If the summary fails, the context stays as it is."""
+        """Compact the context at a user's request. If the summary fails, the context is unchanged."""
         compactor, performer = self._get_compactor(), self._performer
         self._earlier = self._unpaid = ()
         known = performer.recorded(key)
@@ -293,7 +293,7 @@ class ModelCaller:
 
     @property
     def compaction_usage(self) -> tuple[Usage, float | None]:
-        """Usage and cost of compaction for the call under way that are not counted yet."""
+        """Uncounted usage and cost of compaction for the current call."""
         compactor = self._compactor
         return (Usage(), 0.0) if compactor is None else (compactor.usage, compactor.cost)
 
@@ -618,7 +618,7 @@ class ModelHooks:
         return found is not None and found.decided is not None
 
     async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:
-        """The reply of a hook in place of the model; None if the model is to be asked. A denial raises `ModelError`."""
+        """The reply of a hook in place of the model; None to ask the model. A denial raises `ModelError`."""
         known = await self._read_decisions(key)
         found = _find_decision(known, asked.kind, content)
         if found is None and self._judges_requests:

@@ -185,7 +185,7 @@ class Programs:
         return Results(results, self.used, self.polled, self.answer, self.out)
 
     def recall(self, call: SettledCall) -> None:
-        """Take in the recorded effect of a program that has ended: it is not run again."""
+        """Take in the recorded effect of an ended program instead of running it again."""
         found = self.performer.settled_below(call.key)
         self.performer.took(name for name, _ in found)
         for name, recorded in found:
@@ -204,7 +204,7 @@ class Programs:
     # ---- for the running program ----
 
     async def room(self, calls: int, background: int) -> OutOf | None:
-        """The limit that leaves no room for so many calls that run, or are about to begin, in a program."""
+        """The limit without room for so many calls that run, or are about to begin, in a program."""
         ended = sum(isinstance(state, SettledCall) for state in self._batch.values())
         within = self.used + Consumption(tool_calls=ended) if ended else self.used
         return await self._find_limit(within, use_of_calls(calls + len(self._batch) - ended, background))
@@ -668,7 +668,7 @@ class _Pause:
         return self.ask is None
 
     def left(self, now: int) -> int:
-        """Milliseconds until it is over. A short pause that takes longer is over: the clock was set back."""
+        """Milliseconds until it is over; 0 for a short pause with too much time left: the clock was set back."""
         left = max(0, self.due - now)
         return 0 if not self.durable and left > SHORT_PAUSE_MS else left
 
@@ -714,7 +714,7 @@ class ProgramCalls:
         self._questioned: dict[str, HostRequest] = {}
         """Calls that wait for a person's approval, by their keys."""
         self._has_news = False
-        """Something has come for the session: perhaps the answer to one of these questions."""
+        """News has come for the session: perhaps the answer to one of these questions."""
 
     @property
     def pending(self) -> int:
@@ -724,12 +724,11 @@ class ProgramCalls:
 
     @property
     def keys_running(self) -> list[str]:
-        """The keys of the calls that run."""
         found = [request.key for request in self.running.values()]
         return found if self._alone is None else [*found, self._alone]
 
     def notify(self) -> None:
-        """Something has come for the session: perhaps the answer to a question that is only just being asked."""
+        """Report news of the session: perhaps the answer to a question that is still being asked."""
         self._has_news = True
         if self._questioned:
             self._news.set()
@@ -737,10 +736,9 @@ class ProgramCalls:
     # ---- beginning ----
 
     async def begin(self, *, watched: bool) -> HostRequest | bool:
-        """Perform the calls that may run now, and tell whether there were any.
+        """Perform the calls that may run now; returns True if there were any, or the request that ends the turn.
 
-        The request that ends the turn is returned when it has its turn. With `watched`, something else may happen
-        before a call has ended, for example the end of a pause.
+        With `watched`, something else may happen before a call has ended, for example the end of a pause.
         """
         await self._authorize()
         if self._has_news:
@@ -854,7 +852,6 @@ class ProgramCalls:
             await self.until_one(None)
 
     def stop(self) -> None:
-        """Stop the running calls."""
         for task in self.running:
             task.cancel()
 

@@ -75,7 +75,7 @@ class Reconciler:
             outcome = await self._ask_person(call, look)
         if outcome is not None:
             return outcome
-        # The finding is used up by the run that follows: if that is interrupted too, the call is reconciled anew.
+        # The run that follows uses up the finding: if it is interrupted too, the call is reconciled anew.
         ask = EffectRequest(
             "sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key)
         )
@@ -205,9 +205,9 @@ def has_program_records(past: RunHistory, key: str) -> bool:
 def open_program_outcomes(
     past: RunHistory, key: str, known: Container[str], now: int, *, reads: Container[str] = ()
 ) -> Iterator[Unknown | Cancelled]:
-    """Outcomes for calls, questions and pauses that a program began in an earlier process and that have none.
+    """Outcomes for unfinished calls, questions and pauses of a program in an earlier process.
 
-    `reads` are the names of tools that only read: their calls can't have taken effect.
+    `reads` are the names of read-only tools: their calls can't have taken effect.
     """
     for name, found in past.effects.items():
         if not _is_below_program(name, key) or found.outcome is not None or found.intent is None or name in known:
@@ -225,7 +225,7 @@ def open_program_outcomes(
 def stopped_program_outcome(
     key: str, ask: EffectRequest | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
 ) -> Failed:
-    """The outcome of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.
+    """The outcome of a stopped program; `done` and `unknown` are the keys of its calls.
 
     `perhaps`: a call that is safe to repeat leaves no record before its end, and one may have been running.
     """

@@ -235,7 +235,7 @@ class Runtime:
         self._approvals = Approvals(store, self.agents)
         self._sessions = self._context.sessions = Sessions(self._context, self.register)
         self.tasks = self._context.tasks = Tasks(self._context)
-        """Background calls: tool calls that go on after the model has had an answer."""
+        """Background calls: tool calls that continue after the model has had an answer."""
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
         self.children = self._context.children = SubAgents(self._context)
@@ -419,9 +419,9 @@ class Runtime:
         return await complete_once(self._context, CompletionRequest(model, prompt, output, instructions), key)
 
     async def requests(self, journal: str) -> list[RecordedRequest]:
-        """The requests to models in a journal: of a session, a process, or ``direct/KEY`` of `complete`.
+        """The model requests of a journal: of a session, a process, or ``direct/KEY`` of `complete`.
 
-        They are rebuilt from the records alone: no code of an agent is needed.
+        They are rebuilt from the records alone, without the agents' code.
         """
         return await read_requests(self.store, journal)
 
@@ -477,7 +477,7 @@ class Runtime:
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
-        """Refuse a call; the model gets the reason as its result, and the turn goes on."""
+        """Refuse a call; the model gets the reason as its result, and the turn continues."""
         denied = await self._approvals.deny(id, reason, by=by)
         self._context.poke(denied.session)
         return denied
@@ -499,7 +499,7 @@ class Runtime:
     ) -> Subscription:
         """Call `handler` with each event of a kind: in order for each session, from a cursor or from now on.
 
-        `concurrency` sessions are handled side by side; within one, an event waits until the one before was handled.
+        Up to `concurrency` sessions are handled at once; within one, events are handled one by one.
         """
         self._sessions.check_open()
         subscription = Subscription(self._context, kind, handler, session, after, concurrency)
@@ -631,7 +631,7 @@ class Runtime:
 
 
 def context_of(runtime: Runtime) -> RuntimeContext:
-    """The inner parts of a runtime, for the command line and for tests. Users do not see them."""
+    """The inner parts of a runtime, for the command line and for tests."""
     return runtime._context  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
@@ -775,7 +775,7 @@ _openings: Final = PerLoop(lambda: Turnstile(3))
 
 
 async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
-    """Ask an agent once, on a store in memory that is gone afterwards."""
+    """Ask an agent once, on a temporary store in memory."""
     await _openings.here().enter()
     async with open(None, agents=[agent]) as runtime:
         return await runtime.run(agent, prompt, deadline=deadline)

@@ -67,7 +67,7 @@ class UsageLine(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """A durable conversation with one agent. The handle is cheap and holds nothing: make one wherever you need it."""
+    """A durable conversation with one agent. The handle is cheap and has no state: make one wherever you need it."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Session:
         return Turn(self._context, self.id, number)
 
     async def agent(self) -> str:
-        """The name of the agent that has the session: the first one, or the one it was handed over to."""
+        """The name of the session's current agent: the first one, or the target of the last handoff."""
         line = await self._context.store.journal(self.id)
         if line.agent is None:
             raise errors.InvalidArgument("session", self.id, "the id of a session with an agent")
@@ -234,7 +234,7 @@ class Session:
         return list((await read_conversation(self._context.store, self.id)).context.messages)
 
     async def requests(self) -> list[RecordedRequest]:
-        """The requests to models in this session, rebuilt from its journal: no code of its agents is needed."""
+        """The model requests of this session, rebuilt from its journal without its agents' code."""
         return await read_requests(self._context.store, self.id)
 
     async def search(self, words: str) -> list[Message]:
@@ -271,7 +271,7 @@ class Session:
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
         """Make a session that begins where this one was at record `at`; nothing is copied, and this one stays.
 
-        A turn that was under way at that point does not go on in the fork: its open calls are unknown there.
+        A turn that was under way at that point does not continue in the fork: its open calls are unknown there.
         """
         line = await self._context.store.journal(self.id)
         name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
@@ -309,7 +309,7 @@ RESERVED_KEY_PREFIX: Final = "holdfast/"
 
 
 class Sessions:
-    """The sessions of one runtime, for the parts of the runtime: admission, stop requests, agents that are missing.
+    """The sessions of one runtime, for its inner parts: admission, stop requests, missing agents.
 
     Users work with `Session` and `Turn`.
     """
@@ -436,7 +436,7 @@ class Sessions:
     async def record_refusal(
         self, session: str, agent: str | None, key: str | None, error: errors.HoldfastError
     ) -> None:
-        """Record that an input was refused. A failure to record it changes nothing about the refusal."""
+        """Record that an input was refused. A failure to record it is ignored."""
         _log.info("an input of %r was refused: %s", session, error)
         with suppress(errors.HoldfastError):
             await self._store.note_refusal(
@@ -504,7 +504,7 @@ class Sessions:
         return receipt
 
     async def holder(self, session: str, agent: str) -> str:
-        """The agent that has a session opened with `agent`: that one, or the one it was handed over to."""
+        """The current agent of a session opened with `agent`: that one, or the target of the last handoff."""
         known = self._agents.get(agent)
         if known is not None and not prepare(known).has_handoffs:
             return agent
@@ -516,9 +516,9 @@ class Sessions:
     # ---- stopping, holding back ----
 
     async def request_stop(self, session: str, run: str, reason: str) -> CancelStatus:
-        """Request that a turn is cancelled, with the sub-agents it waits for; the first request counts.
+        """Request that a turn and its sub-agents are cancelled; the first request counts.
 
-        When this returns the request is durable for all of them: none begins anything more, and their approvals can't
+        When this returns, the request is durable for all of them: none begins anything more, and their approvals can't
         be answered any more.
         """
         self.check_loop()
@@ -555,7 +555,7 @@ class Sessions:
         return let_go
 
     def stuck(self, session: str) -> errors.HoldfastError | None:
-        """The error for which the engine has given up a session, if it has."""
+        """The error for which the engine has given up a session, if any."""
         return None if self.engine is None else self.engine.stuck.get(session)
 
     @property

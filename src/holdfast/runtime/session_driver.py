@@ -101,7 +101,7 @@ class InboxInput:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """The ending of a turn that must stop, and the request for it."""
+    """The ending of a turn that must stop, with the request for it."""
 
     ending: Ending
     stop: InboxInput | None = None
@@ -109,7 +109,7 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class UnstartedTurn:
-    """A turn that ends before it begins, with the stop request; or a stop request that comes too late."""
+    """A turn that ends before it begins, with the stop request; or a late stop request."""
 
     ending: Ending
     stop: InboxInput | None
@@ -184,13 +184,13 @@ class SessionDrive(JournalDrive):
         """Publish a live event."""
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
-        """The agent that has the session, also if this runtime does not have it."""
+        """The session's current agent, also if this runtime does not have it."""
         self._tool_host: ToolHost | None = None
         self._stops_only = stops_only
         self._mandate: Mandate | None = None
         self._finished = False
         self._handed = False
-        """The session was handed to another agent, which goes on with the turn."""
+        """The session was handed to another agent, which continues the turn."""
         # Inputs from outside.
         self._listener: Callable[[], None] | None = None
         self._inbox: list[InboxInput] = []
@@ -616,7 +616,6 @@ class SessionDrive(JournalDrive):
 
     @cached_property
     def waits(self) -> JournalWaits:
-        """The waits of the session."""
         return JournalWaits(self._store, self.session)
 
     @property
@@ -645,15 +644,15 @@ class SessionDrive(JournalDrive):
         return JournalCorrupt(self.session, 0, reason)
 
     async def task_for_call(self, key: str) -> str | None:
-        """The id of the background task that carries out the call `key`, if there is one."""
+        """The id of the background task of the call `key`, if any."""
         return await self.context.tasks.task_for_call(self.session, key)
 
     async def start_task(self, call: AuthorizedCall) -> str:
-        """Carry out a call in the background; returns the id of the task once it is durable."""
+        """Perform a call in the background; returns the id of the task once it is durable."""
         return await self.context.tasks.start(self.session, *self._names(), call)
 
     async def adopt_task(self, work: SpillableCall) -> str:
-        """Let a call that is running go on in the background; returns the id of the task once it is durable."""
+        """Move a running call to the background; returns the id of the task once it is durable."""
         return await self.context.tasks.adopt(self.session, *self._names(), work)
 
     def _names(self) -> tuple[str, str]:
@@ -665,7 +664,7 @@ class SessionDrive(JournalDrive):
             await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
 
     def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
-        """Run the `after_turn` hooks of a turn that has ended, without waiting for them."""
+        """Run the `after_turn` hooks of an ended turn, without waiting for them."""
         self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
@@ -703,7 +702,7 @@ class SessionDrive(JournalDrive):
         ]
 
     def mode_of(self, agent: str) -> str | None:
-        """The mode of an agent that this session could be handed over to; None if it could not."""
+        """The mode of a handoff target; None if the session can't be handed to this agent."""
         found = self._known_agent(agent)
         return None if found is None else found.mode
 
@@ -722,7 +721,7 @@ class SessionDrive(JournalDrive):
             await waiting
 
     def let_run(self, ms: int | None) -> None:
-        """Look at budgets of time again after so many milliseconds; None: no more."""
+        """Check budgets of time again after so many milliseconds; None: no more."""
         if ms is None and self._look_at is None:
             return
         # Others may use it up sooner.
@@ -730,7 +729,7 @@ class SessionDrive(JournalDrive):
         self._set_alarm()
 
     def worked(self) -> tuple[int, int]:
-        """Milliseconds of work on the session up to its last record of that, and the time of that record."""
+        """Milliseconds of work on the session up to its last work record, and the time of that record."""
         now, watch = self._ledger.now(), self._ledger.watch
         return (0, now) if watch is None else (watch.total, watch.last(now))
 
@@ -750,7 +749,7 @@ TURNSTILE_WIDTH: Final = 16
 
 
 class Turnstile:
-    """Limits how many sessions take a step in one round of the event loop. The others wait in order."""
+    """Limits the sessions that take a step in one round of the event loop. The others wait in order."""
 
     def __init__(self, width: int = TURNSTILE_WIDTH) -> None:
         self._width = width
@@ -765,7 +764,7 @@ class Turnstile:
             await waiting
 
     def place(self) -> asyncio.Future[None] | None:
-        """Pass at once if there is room in this round; otherwise answers a future to wait for."""
+        """Pass at once if this round has room; otherwise returns a future to wait for."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next_round)

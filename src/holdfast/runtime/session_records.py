@@ -61,7 +61,7 @@ async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIt
 
 
 async def read_conversation(store: Store, journal: str, *, upto: int | None = None) -> Conversation:
-    """Read the conversation of a session up to record `upto`, with that before it was forked."""
+    """Read the conversation of a session up to record `upto`, with its fork ancestors."""
     conversation = Conversation()
     await _read_lineage(store, journal, upto, conversation)
     return conversation

@@ -41,7 +41,7 @@ MAX_QUEUED: Final = 64
 
 
 class EmitRequest(msgspec.Struct, frozen=True):
-    """A request to an agent. The same `client_request_id` with the same content is the same request, always."""
+    """A request to an agent. The same `client_request_id` with the same content is always the same request."""
 
     agent: Any
     """An Agent, or the name of one."""
@@ -52,7 +52,7 @@ class EmitRequest(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """Bounds for several emitted requests together: cancel all, a timeout for each, a number that may run at once."""
+    """Bounds for several emitted requests: cancel all, a timeout for each, a limit on concurrent ones."""
 
     def __init__(self, *, timeout: timedelta | float | None = None, concurrency: int | None = None) -> None:
         if timeout is not None:
@@ -66,7 +66,7 @@ class Control:
         self._running: set[Emitted] = set()
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancel all requests of this control that have not ended; it accepts no new ones."""
+        """Cancel all running requests of this control; it accepts no new ones."""
         self.cancelled = True
         self._reason = reason
         for emitted in list(self._running):
@@ -141,7 +141,6 @@ class Emitted:
         return self._turn.outcome().__await__()
 
     async def outcome(self, *, timeout: float | None = None) -> TurnOutcome:
-        """Wait for the outcome of the turn."""
         return await self._turn.outcome(timeout=timeout)
 
     def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
@@ -154,7 +153,7 @@ class Emitted:
 
 
 async def emit(context: RuntimeContext, request: EmitRequest, control: Control | None) -> Emitted:
-    """Accept a request. If the control has no room, the turn begins when there is room, and this waits until then."""
+    """Accept a request. If the control has no room, wait until the turn can begin."""
     if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("request", request, "an EmitRequest")
     name = request.session
@@ -182,8 +181,8 @@ class _SessionLane:
 class Subscription:
     """A handler that is called with events. Stop it, or use it as a context manager.
 
-    Its errors stay here: `errors` has the last ones with the events that caused them, `failures` counts them all, and
-    each is logged. They never reach the turn.
+    Its errors never reach the turn: `errors` has the last ones with their events, `failures` counts them all, and each
+    is logged.
     """
 
     def __init__(

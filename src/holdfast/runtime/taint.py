@@ -48,7 +48,7 @@ def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
 
 
 async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: str) -> Taint:
-    """The taint of a session; full taint if it can't be read or its agent is not here."""
+    """The taint of a session; full taint if it can't be read or its agent is unknown here."""
     try:
         conversation = await read_conversation(store, session)
     except HoldfastError:
@@ -163,7 +163,7 @@ async def mark_written(store: Store, subject: Subject, by: str) -> None:
 
 
 async def writer_of(store: Store, subject: Subject) -> str | None:
-    """The tainted record that wrote one of the files that a call reads; None if none did."""
+    """The tainted record that wrote one of the files that a call reads, if any."""
     scope = _scope(subject)
     for path in _paths(subject):
         for key in (_key(path), _WORKSPACE_KEY):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class PreparedCall(msgspec.Struct, frozen=True, eq=False):
-    """A call that was compared with the journal and bound to its tool."""
+    """A call compared with the journal and bound to its tool."""
 
     request: ToolCall
     """The request of the model, with the arguments that the call is made with."""
@@ -91,7 +91,7 @@ class PreparedCall(msgspec.Struct, frozen=True, eq=False):
 
 
 class AuthorizedCall(PreparedCall, frozen=True, eq=False):
-    """A call that hooks, the policy and people have decided about: it is made, refused or answered in its place."""
+    """A call with a decision of hooks, policy and people: made, refused, or answered by a hook."""
 
     answer: bytes | None = None
     """The result that a hook gives in place of the call."""
@@ -109,7 +109,7 @@ class AuthorizedCall(PreparedCall, frozen=True, eq=False):
 
 
 class ParkedCall(msgspec.Struct, frozen=True, eq=False):
-    """A call that waits: for the answer of a person, or for something that its tool waits for."""
+    """A call that waits for a person, or for something that its tool waits for."""
 
     call: AuthorizedCall
     waits: tuple[str, ...]
@@ -154,7 +154,7 @@ def bind(request: ToolCall, tool: AnyTool | None, known: Iterable[str]) -> tuple
 
 
 def authorized(call: PreparedCall) -> AuthorizedCall:
-    """The call as it is, where there is nothing to decide about it."""
+    """The call, authorized without a decision."""
     return AuthorizedCall(*msgspec.structs.astuple(call))
 
 
@@ -167,7 +167,7 @@ def settled(call: PreparedCall, outcome: Outcome) -> SettledCall:
 
 
 class ToolCallRunner:
-    """Takes the calls of one turn from state to state. `ToolBatch` and programs choose their order."""
+    """Takes the calls of one turn from state to state; `ToolBatch` and programs choose their order."""
 
     def __init__(
         self,
@@ -285,9 +285,9 @@ class ToolCallRunner:
     async def perform(
         self, call: AuthorizedCall, recorded: Callable[[], None] | None = None
     ) -> SettledCall | ParkedCall:
-        """Perform one call to its outcome, or to the waits at which its tool was left.
+        """Perform one call to its outcome, or to the waits of its tool.
 
-        `recorded` is called as soon as the outcome has its place in the journal.
+        `recorded` is called once the outcome has its place in the journal.
         """
         try:
             outcome = await self._outcome(call)

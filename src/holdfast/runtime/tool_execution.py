@@ -78,7 +78,7 @@ class SpillableCall:
 
 
 class ToolExecutor:
-    """Executes calls on behalf of one turn or one background task: to an outcome, or to `Suspended`."""
+    """Executes calls of one turn or one background task: to an outcome, or to `Suspended`."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ToolExecutor:
         return self._in_time(SpillableCall(call, context, asyncio.ensure_future(running), begun), budget, spill)
 
     def unrecorded_ask(self, call: PreparedCall) -> EffectRequest | None:
-        """The ask that the outcome of a call must carry; None where its intent is recorded."""
+        """The ask that the outcome of a call must carry; None if its intent is recorded."""
         return None if call.intended or call.key in self._deferrals.intended else call.ask
 
     async def finish(self, work: SpillableCall) -> Outcome:
@@ -366,7 +366,7 @@ async def _with_taint(context: CallContext, settled: Awaitable[Outcome]) -> Outc
 
 
 class ToolFailure(Exception):
-    """The call failed with an error that is written for the model, and that it reads as it is."""
+    """The call failed with an error written for the model, which reads it unchanged."""
 
     def __init__(self, error: ErrorInfo, detail: bytes = b"") -> None:
         super().__init__(error.kind)

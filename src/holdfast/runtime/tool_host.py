@@ -37,12 +37,10 @@ class ToolHost:
         self.store = context.store
         self.session = session
         self.agent = agent
-        """The agent that calls."""
         self._tasks = context.tasks
         self.children = context.children
         """Sub-agents."""
         self.secrets = context.secrets
-        """Secrets for ``ctx.secrets``."""
         self._memories = context.memories
         self._attachments = Attachments(context.store)
 
@@ -69,7 +67,7 @@ class ToolHost:
         return state
 
     async def glance_task(self, id: str) -> ProcessState:
-        """One task for a list. Of a long one, its starts and reports are known as far as its last records say."""
+        """One task for a list. For a long one, its starts and reports come from its last records only."""
         return await glance_process(self.store, id)
 
     async def task_result(self, state: ProcessState) -> bytes | None:

@@ -58,11 +58,11 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     used: int | float | None = None
     """Usage of that limit."""
     children: Usage = Usage()
-    """Usage of the sub-agents of the turn; of those in the background, as far as they were."""
+    """Usage of the sub-agents of the turn; of background ones, so far."""
     children_cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
     agent: str | None = None
-    """The agent that had the session at the end; None if the turn never began."""
+    """The agent at the end of the turn; None if the turn never began."""
     handoffs: int = 0
     """Number of handoffs to other agents."""
 
@@ -104,7 +104,7 @@ class TurnReader:
         return conversation
 
     async def read(self) -> Ending | None:
-        """Read all there is now; returns the ending, or None if the turn has not ended."""
+        """Read all records so far; returns the ending, or None if the turn has not ended."""
         if not self._known:
             await self._check()
         conversation = self._conversation
@@ -207,7 +207,7 @@ CancelStatus = Literal["requested", "already_requested", "too_late"]
 
 
 class Turn:
-    """The turn that answers one input of a session. A handle: it holds nothing and costs nothing."""
+    """The turn that answers one input of a session. The handle has no state and costs nothing."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Turn:
     async def outcome(
         self, *, timeout: float | None = None, wait_for_agent: timedelta | float | None = None
     ) -> TurnOutcome:
-        """Wait for the outcome. After `timeout` seconds it raises `TimeoutError` and leaves the turn alone.
+        """Wait for the outcome. After `timeout` seconds, raises `TimeoutError`; the turn continues.
 
         Raises `AgentMissing` if this runtime does not have the agent and no other process drives the session: at once,
         or if none has come within `wait_for_agent`.
@@ -281,7 +281,10 @@ class Turn:
         return msgspec.structs.replace(outcome, children=below.total.usage, children_cost=below.total.cost)
 
     async def status(self) -> TurnStatus:
-        """The status now. `no_agent`: this runtime does not have the agent, and no other process drives the session."""
+        """The current status.
+
+        `no_agent`: this runtime does not have the agent, and no other process drives the session.
+        """
         reader = self._reader()
         ending = await reader.read()
         if ending is not None:
@@ -327,7 +330,7 @@ class Turn:
         return ended is not None and cursor >= Cursor(*ended)
 
     async def cancel(self, reason: str = "") -> CancelStatus:
-        """Ask for the turn to be stopped, wherever it is. The first request counts; one after the end is too late."""
+        """Request that the turn is stopped, wherever it is. The first request counts; one after the end is too late."""
         reason = check_text("reason", reason)
         reader = self._reader()
         ending = await reader.read()

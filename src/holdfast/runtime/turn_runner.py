@@ -73,7 +73,7 @@ class TurnRunner:
         until: int = 0,
     ) -> None:
         self._other_mode = agent is not None and turn.mode not in {None, agent.mode}
-        """The agent now has another mode than the one in which the turn began."""
+        """The agent now has another mode than at the beginning of the turn."""
         agent = None if agent is None else agent_in_mode(agent, turn.mode)
         if agent is not None and turn.mandate is not None:
             agent = narrow_agent(agent, limits=limits_under_mandate(agent.limits, turn.mandate))
@@ -111,7 +111,7 @@ class TurnRunner:
         self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self._redact)
         self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
-        """A rule of the agent depends on taint, so the runner follows it."""
+        """A rule of the agent depends on taint, so the runner tracks it."""
         self._programs: Programs | None = None
         self._resumed = bool(turn.records)
 
@@ -184,7 +184,7 @@ class TurnRunner:
     async def finish(self) -> Ending:
         """Run the turn to its end.
 
-        Raises `TurnParked` when it has to wait, `TurnHandedOver` when another agent goes on with it.
+        Raises `TurnParked` when it has to wait, `TurnHandedOver` when another agent takes it over.
         """
         turn, model_caller, budgets = self._turn, self._model_caller, self._budgets
         if not self._strict:  # a replay check runs no tool, and its caller goes on in this context
@@ -303,7 +303,7 @@ class TurnRunner:
         return await self._budgets.find_exhausted(state, state.awaited, state.awaited.id - 1)
 
     async def out_of_time(self) -> OutOf | None:
-        """The budget of time that is used up by now, if one is."""
+        """The budget of time that is used up, if any."""
         return None if self._budgets is None else await self._budgets.find_exhausted_time()
 
     def _can_spill(self) -> bool:
@@ -436,7 +436,7 @@ class TurnRunner:
         return answer_of(self._state.thread, ending.answer)
 
     def so_far(self) -> dict[str, Any]:
-        """Fields of the ending: steps and usage so far, and the answer that was broken off."""
+        """Fields of the ending: steps and usage so far, and the unfinished answer."""
         counted = self._state or self._turn
         fields: dict[str, Any] = {"steps": counted.steps}
         usage, cost = counted.usage, counted.cost
@@ -466,7 +466,7 @@ class TurnRunner:
         return parked
 
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
-        """Record how the turn ended, after the records `before`. Nothing can be recorded for it after that."""
+        """Record the end of the turn, after the records `before`. Nothing can be recorded for it after that."""
         self.performer.flush()
         now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
@@ -488,7 +488,7 @@ class TurnRunner:
         self._programs = None
 
     def left_over(self) -> Iterator[Record]:
-        """Outcomes for a stopped turn: the reply so far, and the calls that were under way."""
+        """Outcomes for a stopped turn: the reply so far, and the running calls."""
         now = self.performer.now()
         if self._agent is not None:
             yield from self._model_caller.left_over(now)

@@ -51,7 +51,7 @@ class JournalWaits:
     async def open(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:
-        """Open a wait, or give the one that exists. One that is overdue is expired first."""
+        """Open a wait, or return the existing one. An overdue one is expired first."""
         wait = await self._store.open_wait(self._journal, name, deadline=deadline, kind=kind, body=body)
         if self._is_overdue(wait):
             wait = (await self._store.expire_wait(self._journal, name)).wait
@@ -62,7 +62,7 @@ class JournalWaits:
         return await self._store.wait(self._journal, name)
 
     async def close(self, name: str) -> None:
-        """Cancel a wait if it is open: it can't be answered any more."""
+        """Cancel a wait if it is open."""
         with suppress(WaitUnknown):  # it was never opened, or revoked
             await self._store.cancel_wait(self._journal, name)
 
@@ -94,7 +94,7 @@ class ToolWaits:
         return self._waits.token(wait_name(_wait_key(key, name, occurrence)))
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:
-        """The answer, if there is one; otherwise this raises `Suspended`, and the call runs again when there is."""
+        """The answer of a wait. Without one, raises `Suspended`; the call runs again once it is answered."""
         await self._performer.admit()
         below = _wait_key(key, name, occurrence)
         known = wait_name(below)
@@ -147,7 +147,7 @@ def wait_name(below: str) -> str:
 
 
 def answer_payload(value: object, error: str | None) -> object:
-    """The answer as it is stored, for a value or for an error; not for both."""
+    """The answer in its stored form, for a value or an error; not both."""
     if error is not None:
         if value is not None:
             raise InvalidArgument("error", error, "an answer is a value or an error, not both")

@@ -39,7 +39,6 @@ class SubAgentRequest:
     budget: float
     """The share of the parent's remaining budget."""
     session: str
-    """The session of the parent."""
     turn: str
     key: str
     call: str
@@ -54,7 +53,7 @@ class SubAgentRequest:
     def child(self) -> str:
         """The session of the sub-agent: the same for every attempt of the call, and for no other call.
 
-        The prompt is part of it: if a model reply was lost in a crash, the model may ask for something else.
+        It depends on the prompt: if a model reply was lost in a crash, the model may ask for something else.
         """
         told = digest("sub-agent", [self.call, self.agent, self.prompt])[:_DIGEST_LENGTH]
         return f"{self.session[:_SESSION_LENGTH]}~{self.agent[:_AGENT_LENGTH]}~{told}"

@@ -198,7 +198,6 @@ class MemoryCommands:
         return "\n".join([listed, *notes])
 
     async def create(self, path: str, text: str) -> str:
-        """Create a file."""
         key = parse_file_key(path)
         try:
             await self._memory.put(key, text, expected=0)
@@ -248,7 +247,7 @@ class MemoryCommands:
         return _deleted(path)
 
     async def rename(self, old_path: str, new_path: str) -> str:
-        """Rename a file. A concurrent change of the old file keeps it, and undoes the renaming."""
+        """Rename a file. A concurrent change keeps the old file and undoes the renaming."""
         old, new = parse_file_key(old_path), parse_file_key(new_path)
         entry = await self._entry(old_path)
         if old == new:

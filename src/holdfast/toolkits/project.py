@@ -58,7 +58,7 @@ class WithheldFile:
 
 
 def render_files(path: str, name: str, found: Sequence[ProjectFile | WithheldFile]) -> str:
-    """The answer of the tool: all files from the root down to `path`."""
+    """The result of the tool: all files from the root down to `path`."""
     where = escape(escape_line(path))
     if not found:
         return f"There is no {name} from the root of the workspace down to {where}."

@@ -46,7 +46,6 @@ class SkillLimits:
     """The limits of the skill tools."""
 
     skills: int = 64
-    """Most skills."""
     list_chars: int = 16_000
     """Longest list of skills, which the model reads with every request."""
     entries: int = 10_000

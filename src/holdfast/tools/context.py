@@ -100,7 +100,7 @@ class Context(EffectContext):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the session, overridden by that of the input with which the turn began."""
+        """Metadata of the session, overridden by that of the input that began the turn."""
         return dict(self._caller.metadata)
 
     @property
@@ -206,7 +206,7 @@ class CallContext(Context):
     """True if the call has used steps or waits, which are recorded where it began."""
 
     def hold(self) -> None:
-        """Hold steps and waits: the call is about to move to the background."""
+        """Hold steps and waits while the call moves to the background."""
         self._moving = asyncio.get_running_loop().create_future()
 
     def release(self) -> None:
@@ -216,7 +216,7 @@ class CallContext(Context):
             moving.set_result(None)
 
     def move(self, caller: CallHost, key: str) -> None:
-        """Continue the call on behalf of `caller`, under another key but with the same idempotency key."""
+        """Continue the call for `caller`, under another key but with the same idempotency key."""
         self._idempotency = self.idempotency_key
         self._caller, self._boundary, self.key = caller, Boundary(caller.performer), key
         self._place.drive, self._place.path = caller.performer, key

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The things that calls of a tool touch: policy rules about paths, commands and addresses use it, and taint does.
+    """The things that calls of a tool touch, for policy rules about paths, commands and addresses, and for taint.
 
     `paths`, `command` and `url` are names of parameters.
     """
@@ -229,8 +229,8 @@ class Tool(Generic[P, R]):
     async def run(self, bound: Bound, context: Context | None = None) -> bytes:
         """Call the function; its result as JSON.
 
-        A plain function runs in a thread. A thread can't be stopped: after a cancellation the function goes on to its
-        end and its result is dropped.
+        A plain function runs in a thread, which can't be stopped: after a cancellation the function runs to its end and
+        its result is dropped.
         """
         return self.as_json(await self.call(bound, context))
 
@@ -269,7 +269,7 @@ DEFERRAL_TIMEOUT: Final = timedelta(days=7)
 
 
 class NoDefault:
-    """Marks a deferral that ends in an error when its time is over."""
+    """Marks a deferral that ends in an error at its timeout."""
 
     def __repr__(self) -> str:
         return "NO_DEFAULT"
@@ -336,7 +336,7 @@ class ToolRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument("retry on", self.on, "a tuple of subclasses of Exception")
 
     def pause_after(self, attempt: int, error: BaseException) -> float | None:
-        """Seconds before the next attempt, after attempt `attempt` (from 1) ended in `error`; None: no further one."""
+        """Seconds before the next attempt, after attempt `attempt` (from 1) ended in `error`; None to give up."""
         if attempt >= self.attempts or isinstance(error, ToolRetry | NotDone) or not isinstance(error, self.on):
             return None
         grown = self.pause * self.factor ** (attempt - 1)

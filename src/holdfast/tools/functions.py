@@ -98,8 +98,8 @@ class SlotGate:
 class CallSlot:
     """The slot of a running call, used as a context manager.
 
-    An abandoned thread keeps the slot of its tool until it ends. It gives the shared slot back: threads have a limit of
-    their own, and hanging ones must not block all other tools.
+    An abandoned thread keeps the slot of its tool until it ends. It gives the shared slot back, so that hanging threads
+    do not block all other tools; threads have their own limit.
     """
 
     __slots__ = ("_kept", "_left", "_token", "_tool", "shared")
@@ -243,8 +243,8 @@ class ProcessInfo(NamedTuple):
 def find_process_tree(roots: Collection[int], table: Mapping[int, ProcessInfo], me: int) -> set[int]:
     """The running processes of the programs `roots`, which the process `me` has started.
 
-    A root that is no child of `me` any more is another process with a reused pid. A root that is gone may have left
-    others in its session or group.
+    A root that is no longer a child of `me` is another process with a reused pid. A dead root may have left others in
+    its session or group.
     """
     ours = {pid for pid in roots if pid in table and table[pid].parent == me}
     gone = {pid for pid in roots if pid not in table}
@@ -548,7 +548,7 @@ def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
 def describe_block(
     seconds: float, stack: list[tuple[CodeType, str]], running: Iterable[tuple[str, Callable[..., object] | None]]
 ) -> str:
-    """Name the tool that blocks an event loop; or all that run, if the code of none is in the loop's stack.
+    """Name the tool that blocks an event loop; or all running ones, if the loop's stack has the code of none.
 
     `stack` is the stack of the loop's thread, innermost frame first.
     """
@@ -644,7 +644,7 @@ async def invoke_function(function: Callable[..., Any], kwargs: dict[str, Any], 
     """Call `function` and return its result; an iterator is read into a list. Logs call the function `name`.
 
     `on_loop`: it is async and runs here; any other runs in a thread. After a cancellation, the processes that the
-    function has started are killed.
+    function started are killed.
     """
     with CallProcesses(name) as spawned:
         running = calls_here().running

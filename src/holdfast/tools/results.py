@@ -248,7 +248,6 @@ class OutputClip:
         self._lines = 0
 
     def add(self, chunk: bytes) -> None:
-        """Add the next bytes of the output."""
         self._size += len(chunk)
         self._lines += chunk.count(b"\n")
         free = self._room - len(self._head)

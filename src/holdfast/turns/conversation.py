@@ -120,7 +120,7 @@ def decode_input(body: bytes) -> UserInput | CancelRequest:
 
 
 class HandoffUsage(msgspec.Struct, frozen=True):
-    """Usage of a turn at its handoff; the next agent goes on counting from it."""
+    """Usage of a turn at its handoff; the next agent continues the count."""
 
     steps: int = 0
     usage: Usage = Usage()
@@ -188,11 +188,10 @@ class OpenTurn:
     spent: Consumption = Consumption()  # noqa: RUF009  frozen
     """Usage of the turn itself."""
     goes_on: int = 0
-    """The effect with which the next agent goes on after a handoff; 0 without a handoff."""
+    """The effect with which the next agent continues after a handoff; 0 without a handoff."""
     carried: HandoffUsage = HandoffUsage()  # noqa: RUF009  frozen
-    """Usage at the handoff."""
     handoffs: int = 0
-    """Number of handoffs. `records` begins after the last one."""
+    """`records` begins after the last one."""
     taint: Taint = CLEAN
     """Taint of inputs, outside answers and agents that handed the session over."""
     mode: str | None = None
@@ -200,14 +199,13 @@ class OpenTurn:
     environments: dict[str, str] = field(default_factory=dict[str, str])
     """The last recorded environment of each agent, by its id."""
     cause: Cause | None = None
-    """The cause of the turn."""
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     """Metadata of the session and of the input that began the turn."""
     refused: str = ""
     """The error kind of the last failed model call."""
 
     def enter(self, number: int, key: str, said: UserInput, of_session: Mapping[str, Any]) -> UserMessage:
-        """Let an input into the turn; answers its message. `of_session` is the metadata of the session."""
+        """Let an input into the turn; returns its message. `of_session` is the metadata of the session."""
         message = UserMessage(f"{self.run}.i{number}", said.parts, said.origin)
         if said.compact:
             self.compacts = True
@@ -253,9 +251,7 @@ class Conversation:
         self.turn: OpenTurn | None = None
         """The turn under way."""
         self.agent: str | None = None
-        """The agent that has the session."""
         self.handoffs = 0
-        """Number of handoffs."""
         self.taint = CLEAN
         """Taint of inputs, outside answers and agents that handed the session over."""
         self.mandate: Mandate | None = None
@@ -281,7 +277,6 @@ class Conversation:
         self.environments: dict[str, str] = {}
         """The last recorded environment of each agent, by its id. Replaced, never changed."""
         self.metadata: dict[str, Any] = {}
-        """Metadata of the session."""
         self._inputs: dict[str, dict[str, Any]] = {}
         """Metadata of inputs by message id."""
 
@@ -367,7 +362,7 @@ class Conversation:
         ]
 
     def cut(self) -> None:
-        """Begin a fork here: close the turn under way, which does not go on in the fork."""
+        """Begin a fork here: close the open turn, which does not continue in the fork."""
         if self.turn is not None:
             self._close(self.turn, None)
             self.turn = None

@@ -32,7 +32,7 @@ class EffectKey(NamedTuple):
     inner: bool
     """The key is below a tool call (steps and waits of the tool) or a model call (compactions)."""
     nested: int = 0
-    """Number of the program's call that it is or is below; 0 outside programs."""
+    """Number of the program's call that it is or belongs to; 0 outside programs."""
 
 
 def turn_id(number: int) -> str:
@@ -72,7 +72,7 @@ def tool_in_key(key: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def tool_name_in_key(tool: str) -> str:
-    """The name of a tool in keys; names that no tool can have become ``tool``."""
+    """The name of a tool in keys; an impossible name becomes ``tool``."""
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 
 

@@ -69,7 +69,7 @@ Blame = Literal["caller", "model", "tool", "code", "limit"]
 
 
 class Skipped(msgspec.Struct, frozen=True, array_like=True):
-    """A call of the model that was never begun: the turn ended first."""
+    """A call of the model that never began: the turn ended first."""
 
     call: str
     """Its name, as events have it: ``t3.2.1``."""
@@ -94,13 +94,13 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: float | None = None
     """In US dollars; None where a price is not known."""
     allowed: int | float | None = None
-    """The limit that was reached, in the unit that `code` names: steps, tokens, dollars."""
+    """The limit, in the unit that `code` names: steps, tokens, dollars."""
     used: int | float | None = None
     """Usage of that limit."""
     skipped: tuple[Skipped, ...] = ()
     """Calls of the last reply that were not begun."""
     agent: str | None = None
-    """The agent that had the turn at its end; None if the turn never began."""
+    """The agent at the end of the turn; None if the turn never began."""
     handoffs: int = 0
     """Number of handoffs before the end."""
 
@@ -114,7 +114,7 @@ LAST_STEP: Final = (
 
 
 def no_room(state: TurnState, id: int, ahead: Consumption) -> OutOf | None:
-    """The budget of the turn without room for effect `id`; None for effects that are recorded already."""
+    """The budget of the turn without room for effect `id`; None for recorded effects."""
     rules = state.rules
     if id <= state.recorded:
         return None
@@ -174,7 +174,7 @@ def start(
 
 
 def go_on(state: TurnState, effect: int) -> TurnState:
-    """The state of a turn that another agent takes over: it goes on with `effect`, and limits go on counting."""
+    """The state of a turn that another agent takes over: it continues with `effect`, and limits keep counting."""
     return _next_step(state, effect)
 
 
@@ -224,7 +224,7 @@ def added(cost: float | None, more: float | None) -> float | None:
 
 
 def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
-    """The state with usage of a model that is no step of the turn."""
+    """The state with model usage that is not a step of the turn."""
     used = state.used + Consumption(0, usage.total, cost or 0.0, unpriced=cost is None)
     return replace(state, usage=state.usage + usage, cost=added(state.cost, cost), used=used)
 
@@ -303,7 +303,7 @@ def _after_tools(state: TurnState, message: AssistantMessage) -> bool:
 
 
 def answer_of(thread: Thread, id: str) -> str:
-    """The text of the answer that ends with message `id`, with the parts before that the output limit cut off."""
+    """The text of the answer that ends with message `id`, with earlier parts that the output limit cut off."""
     words: list[str] = []
     run = id.partition(".")[0]
     for message in thread.backwards():

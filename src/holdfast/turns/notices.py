@@ -59,9 +59,7 @@ class Notice(Protocol):
     """The content of a notification."""
 
     @property
-    def id(self) -> int:
-        """Its number."""
-        ...
+    def id(self) -> int: ...
 
     @property
     def kind(self) -> str:
@@ -80,7 +78,7 @@ class Notice(Protocol):
 
     @property
     def source(self) -> str | None:
-        """The id of the task that it is about, if there is one."""
+        """The id of the task that it is about, if any."""
         ...
 
 
@@ -111,7 +109,7 @@ _USUAL: Final = NoticeLimits()
 
 
 def choose_notices(notifications: Iterable[N], limits: NoticeLimits = _USUAL) -> tuple[N, ...]:
-    """The notifications for one text: the first ones that fit, at least one if there is one."""
+    """The notifications for one text: the first ones that fit, and at least one."""
     taken: list[N] = []
     room = limits.total - len(_framed([], limits.count, reader=True))
     for found in notifications:

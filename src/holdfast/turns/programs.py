@@ -68,13 +68,12 @@ def is_pause(wait: str) -> bool:
 
 
 class ChangedVariables(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The variables that a program changed, and the names of those that are gone."""
+    """The variables that a program changed, and the names of removed ones."""
 
     set: dict[str, Any] = {}
     gone: tuple[str, ...] = ()
 
     def after(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """All variables, with these changes."""
         lost = {*self.gone}
         return {**{name: value for name, value in variables.items() if name not in lost}, **self.set}
 

@@ -53,7 +53,7 @@ _SKIPPED: Final[dict[EndStatus, str]] = {
 
 
 def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
-    """The result of a call that has an outcome. A large value must have been fetched before."""
+    """The result of a call with an outcome, whose large value must have been fetched."""
     match outcome:
         case Done():
             files = tuple(blob.digest for blob in outcome.refs) if outcome.refs else ()
@@ -73,19 +73,19 @@ def unknown_result(call: ToolCall, why: str = "") -> ToolResult:
 
 
 def stop_reason(status: EndStatus, message: str) -> str:
-    """The reason for the model why the end of the turn stopped a call."""
+    """The reason, for the model, why the end of the turn stopped a call."""
     if status == "cancelled":
         return f"The turn was cancelled: {message}." if message else "The turn was cancelled."
     return f"The turn ended: {message}." if message else ""
 
 
 def forked_result(call: ToolCall) -> ToolResult:
-    """The result of a call that was open when the fork began; the original may still carry it out."""
+    """The result of a call that was open at a fork; the original may still perform it."""
     return ToolResult(call.id, call.name, FORKED, "unknown")
 
 
 def skipped_result(call: ToolCall, status: EndStatus, message: str = "") -> ToolResult:
-    """The result of a call that was never begun because the turn ended."""
+    """The result of a call that never began because the turn ended."""
     reason = f" Reason: {message}" if status == "cancelled" and message else ""
     return ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")
 
@@ -128,7 +128,7 @@ MARK: Final = "/%paid"
 
 
 def paid_for(reply: ModelReply, failed: Failed | Cancelled) -> Done:
-    """The record of the usage of a failed or cancelled call. The attempts are in the record of the call."""
+    """The record of the usage of a failed or cancelled call. The record of the call has the attempts."""
     bare = msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=())
     return Done(at=failed.at, key=failed.key + MARK, ask=failed.ask, value=msgspec.Raw(encode(bare)))
 

@@ -106,7 +106,6 @@ class Repetition(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """The note for the model."""
         if len(self.circle) == 1:
             seen = f"You have called {self.named} {self.times} times in a row with the same arguments"
         else:
@@ -281,8 +280,8 @@ class RunTools(msgspec.Struct, frozen=True, gc=False):
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """A safe point where inputs may enter the turn. `note` is a note of Holdfast for the model.
 
-    `advice` is an optional second note. It is no part of the identity of the effect: a checkpoint that was recorded
-    without it still matches.
+    `advice` is an optional second note. It is not part of the effect's identity: a checkpoint recorded without it still
+    matches.
     """
 
     id: int
@@ -315,7 +314,6 @@ class Replied(msgspec.Struct, frozen=True, gc=False):
     reply: ModelReply
     seen: Thread | None = None
     usage: Usage = NOTHING
-    """Usage of the compaction."""
     cost: float | None = 0.0
 
 
@@ -328,7 +326,7 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True, gc=False):
-    """The model call failed. `usage` and `cost` are those of the compaction and of a reply that must not be used."""
+    """The model call failed. `usage` and `cost` are those of the compaction and of a rejected reply."""
 
     code: str
     message: str
@@ -404,7 +402,6 @@ class Stopwatch:
         self._since = 0
 
     def copy(self) -> Stopwatch:
-        """An independent copy."""
         made = Stopwatch()
         made.total, made._run, made._since = self.total, self._run, self._since
         return made
@@ -428,7 +425,7 @@ class Stopwatch:
         return since, record.at
 
     def stop(self) -> None:
-        """Stop measuring: a fork begins here."""
+        """Stop measuring, where a fork begins."""
         self._run = ""
 
     def last(self, now: int) -> int:

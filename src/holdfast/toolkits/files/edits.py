@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class EditMismatch(PathError, UsageError):
-    """The text to replace is not in the file exactly as often as it must be. Nothing was changed."""
+    """The text to replace does not occur exactly as often as it must. Nothing was changed."""
 
     text = "{path} was not changed: {reason}"
 
@@ -154,7 +154,7 @@ _LOCKS_UNSUPPORTED: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno
 class FileWriter:
     """Writes below one workspace, within limits, and never a protected name.
 
-    It follows no links: a path is written where it says.
+    It follows no links.
     """
 
     workspace: Workspace

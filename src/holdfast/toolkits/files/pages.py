@@ -70,7 +70,7 @@ class _LineBuffer:
 def cut_page(chunks: Iterable[str], first: int, count: int, *, line_chars: int, room: int) -> FilePage:
     """Up to `count` lines from line `first` on, within `room` characters but at least one line.
 
-    Memory stays bounded whatever the text is: other lines are counted, not kept.
+    Memory is bounded for any text: other lines are counted, not kept.
     """
     line, found = _LineBuffer(line_chars), list[str]()
     number, full, ends_open = 1, False, False
@@ -123,7 +123,10 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 def read_file_page(
     workspace: Workspace, path: bytes, label: str, start: int, lines: int, limits: FileLimits, advice: str
 ) -> str:
-    """A page of a text file with numbered lines, and the start of the next one. `advice` is for too large a file."""
+    """A page of a text file with numbered lines, and the start of the next one.
+
+    `advice` is for a file that is too large.
+    """
     if start < 1:
         raise InvalidNumber("start", start, "the first line has the number 1")
     if lines < 1:

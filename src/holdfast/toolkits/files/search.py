@@ -45,7 +45,7 @@ class PatternInvalid(UsageError):
 
 
 class SearchStopped(WorldError):
-    """The search reached its limit of time or memory before it found anything."""
+    """The search reached its limit of time or memory before it found a match."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -183,7 +183,7 @@ class RegexMatcher:
     def find(self, data: bytes, room: int) -> dict[str, Any] | None:
         """The answer of `regex_worker.find_lines` for one text; None if it is not text.
 
-        `MatcherStopped` if that takes too long.
+        Raises `MatcherStopped` if it takes too long.
         """
         answer = self._ask(json.dumps([len(data), room]).encode() + b"\n", data)
         if answer.get("memory"):

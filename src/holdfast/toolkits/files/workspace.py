@@ -82,7 +82,7 @@ class FileMissing(PathError, WorldError):
 
 
 class WrongKind(PathError, WorldError):
-    """The path is something else than expected: a directory, a pipe, a device, a socket."""
+    """The path leads to another kind of file: a directory, a pipe, a device, a socket."""
 
     text = "{path} is {reason}"
 
@@ -202,7 +202,7 @@ class Protection:
                 above = self._above
                 literals += (parts[at:] for at in range(len(parts)) if not at or above[-at:] == plain[:at])
         self.literals: Final = tuple(dict.fromkeys(literals))
-        """The paths at the top of the workspace that rules without a pattern name."""
+        """The paths at the top of the workspace in rules without a pattern."""
 
     def rule_for(self, parts: Sequence[str]) -> str | None:
         """The rule that protects this path; None if it may be written."""
@@ -279,7 +279,7 @@ _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY"
 
 
 class Opener(Protocol):
-    """Opens `path` below the directory `root`. With `follow`, links are followed as long as they stay below."""
+    """Opens `path` below the directory `root`. With `follow`, links are followed while they stay below it."""
 
     def __call__(self, root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
         """A new descriptor; `OSError` with EXDEV if the path leads out."""
@@ -307,7 +307,7 @@ class StoreFolder(OSError):
 
 
 def refuse_store(opener: Opener) -> Opener:
-    """Wrap an opener: `StoreFolder` for every path that leads into a store folder, also by a link."""
+    """Wrap an opener: it raises `StoreFolder` for every path into a store folder, also by a link."""
 
     def open_outside(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
         if _leads_to_store(os.fsdecode(path)):
@@ -520,7 +520,7 @@ class Workspace:
 
 
 def describe_kind(mode: int) -> str:
-    """The kind of something that is no file, in words for a model."""
+    """The kind of a path that is not a file, in words for a model."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
@@ -581,7 +581,7 @@ MAX_PATH: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class WorkspacePath:
-    """A path in the workspace; no parts at all is the workspace itself."""
+    """A path in the workspace; without parts, the workspace itself."""
 
     parts: tuple[str, ...]
 
@@ -589,7 +589,6 @@ class WorkspacePath:
         return "/".join(self.parts) or "."
 
     def encoded(self) -> bytes:
-        """The path in bytes, for the system."""
         return str(self).encode()
 
     @property
@@ -604,7 +603,7 @@ class WorkspacePath:
 
 
 def parse_path(given: str) -> WorkspacePath:
-    """Parse a path of a model; `PathRefused` if it leads out or is no path."""
+    """Parse a path of a model; `PathRefused` if it leads out or is invalid."""
     try:
         size = len(given.encode())
     except UnicodeEncodeError:
@@ -668,7 +667,7 @@ class WalkEntry:
 
 
 class DirectoryWalk:
-    """A walk from one open directory downwards, within a limit of time and of entries."""
+    """A walk down from one open directory, within a limit of time and of entries."""
 
     def __init__(self, workspace: Workspace, skip: Collection[str], seconds: float, entries: int) -> None:
         self._workspace = workspace

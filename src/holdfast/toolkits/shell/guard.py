@@ -49,7 +49,7 @@ class WalkedFolder:
     descriptor: int
     kept: Collection[str]
     below: list[str] = field(default_factory=list[str])
-    """The folders among its entries so far. The walk goes on to those that are left in this list."""
+    """The folders among its entries so far. The walk continues with those left in this list."""
     _has_head: bool = False
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
@@ -73,7 +73,7 @@ class WalkedFolder:
 
 @dataclass(slots=True)
 class FolderWalk:
-    """A walk through at most `most` folders below an open one, breadth first, without links and paths in `kept`."""
+    """A breadth-first walk through at most `most` folders below an open one, without links and paths in `kept`."""
 
     root: int
     opener: Opener
@@ -139,8 +139,7 @@ _MARKER_NAMES: Final = (HEAD, *_PROGRAM_FILES, "objects", "refs", _HOOKS)
 def find_repositories(root: int, opener: Opener, kept: Collection[str], since: int) -> dict[str, bytes]:
     """The digest of each repository, and of each `.git` that is a file or a link, by its path from the top.
 
-    Those that changed since `since` are left out: a running command may have made them. So are those below the paths in
-    `kept`.
+    Leaves out those below the paths in `kept`, and those changed since `since`: a running command may have made them.
     """
     found: dict[str, bytes] = {}
     for folder in FolderWalk(root, opener, kept, MAX_WALKED_FOLDERS).folders():
@@ -158,7 +157,7 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
 
 
 def program_digest(descriptor: int, opener: Opener) -> bytes | None:
-    """Digest of the files that make git run programs in an open repository; None if one can't be read."""
+    """Digest of the files that make git run programs in an open repository; None if one is unreadable."""
     parts = [file_digest(descriptor, name) for name in _PROGRAM_FILES]
     try:
         hooks = opener(descriptor, _HOOKS.encode(), _FOLDER, follow=False)
@@ -180,7 +179,7 @@ def program_digest(descriptor: int, opener: Opener) -> bytes | None:
 
 
 def file_digest(folder: int, name: str) -> bytes | None:
-    """Digest of a file and its executable bit, or of a link's target; None if it can't be read as a whole."""
+    """Digest of a file and its executable bit, or of a link's target; None if it can't be read completely."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
@@ -251,7 +250,7 @@ class ProtectedNames:
 def scan_names(
     root: int, opener: Opener, protection: Protection, kept: Mapping[str, NameCover] | None = None
 ) -> ProtectedNames:
-    """Scan a workspace, breadth first, without following links. `kept` are already protected at the top."""
+    """Scan a workspace, breadth first, without following links. The paths in `kept` are already protected."""
     kept = kept or {}
     names: list[str] = []
     repositories: set[str] = set()
@@ -593,7 +592,7 @@ def _is_stand_in(found: os.stat_result) -> bool:
 class WorkspaceGuard:
     """Protects the names of one workspace, from before a command starts until all its processes have ended.
 
-    `deep`: bubblewrap can bind open files. Only then are names deeper down protected.
+    `deep`: bubblewrap can bind open files; only then are names deeper down protected.
     """
 
     def __init__(self, workspace: str, protection: Protection, *, deep: bool) -> None:
@@ -677,7 +676,7 @@ class WorkspaceGuard:
 
 
 def inspect_abandoned(workspace: str, protection: Protection) -> None:
-    """Inspect a workspace in which a command ran when its process was killed. Other workspaces are left alone."""
+    """Inspect a workspace whose last command was killed together with its process; does nothing for others."""
     if has_stand_ins(workspace, protection.literals):
         WorkspaceGuard(workspace, protection, deep=False).close()
 

@@ -171,7 +171,7 @@ TMPFS_FOLDERS: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
 """Folders in memory, new for each command; together they hold as much as one process may."""
 # bubblewrap starts once its process group is watched. If this process dies before, the line never comes.
 _LAUNCH: Final = 'read -r go <"$0" && exec "$@"'
-# The command waits for a line. If this process dies before, the line never comes and the command does not run.
+# The command waits for a line. If this process dies first, the line never comes and the command does not run.
 _BEGIN: Final = 'read -r go && exec </dev/null && exec "$0" -c "$1"'
 
 
@@ -199,13 +199,13 @@ CoverKind = Literal["stand-in", "kept", "pinned"]
 
 @dataclass(frozen=True, slots=True)
 class NameCover:
-    """A mount over one path in the workspace: an empty folder, the thing itself read-only, or itself to pin it down."""
+    """A mount over one path in the workspace: an empty folder, the path itself read-only, or itself to pin it down."""
 
     path: str
     """From the top of the workspace."""
     kind: CoverKind
     descriptor: int | None = None
-    """The open file that is bound, so that nothing can replace it meanwhile; None to bind by path."""
+    """The open file that is bound, so that it can't be replaced meanwhile; None to bind by path."""
 
 
 def bwrap_arguments(
@@ -223,8 +223,8 @@ def bwrap_arguments(
 ) -> list[str]:
     """The whole command line of bubblewrap for one command.
 
-    `covers` are mounts over names in the workspace, which keep them as they are, outer ones first. `hidden` are folders
-    at its top that appear empty.
+    `covers` are mounts that protect names in the workspace, outer ones first. `hidden` are folders at its top that
+    appear empty.
     """
     user, size = str(SANDBOX_USER), str(memory // len(TMPFS_FOLDERS))
     accounts, groups = str(descriptors.accounts), str(descriptors.groups)
@@ -346,7 +346,7 @@ _SOCKETPAIR: Final = (53, 199)
 _SHMGET: Final = (29, 194)
 _SET_ID: Final = 0o6000
 _MAKES: Final = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without them, the mode is whatever lies in the register
-# Calls that give a file its mode, with the places of the mode and of the flags that say whether there is one.
+# Calls that give a file its mode, with the positions of the mode and of the flags that announce it.
 _MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]] = (
     ((90, None), 1, None),  # chmod
     ((91, 52), 1, None),  # fchmod

@@ -64,7 +64,7 @@ class FolderSize:
 
 
 class UsageMonitor:
-    """Measures one command. `inside` is the root of its files, seen from the host; `folders` are those in memory."""
+    """Measures one command. `inside` is the root of its files, seen from the host; `folders` are in memory."""
 
     def __init__(self, inside: str, settings: ShellSettings, folders: Iterable[str], *, memory_bound: bool) -> None:
         self._inside = inside
@@ -341,7 +341,7 @@ class _CommandProcess:
 def run_command(
     settings: ShellSettings, command: str, seconds: float, tell: Callable[[str], None], stop: threading.Event
 ) -> CommandResult:
-    """Run a command to its end, for at most `seconds` and until `stop`; `tell` gets its output as it comes."""
+    """Run a command to its end, for at most `seconds` and until `stop`; `tell` gets its output as it arrives."""
     if stop.is_set():
         return CommandResult(None, OutputClip(settings.output).shown(), _STOPPED)
     start = _start_confined if settings.sandboxed else _start_unconfined
@@ -480,7 +480,7 @@ class _BubblewrapProcess(_CommandProcess):
         self._ended = False
 
     def await_first(self, group: ControlGroup, settings: ShellSettings) -> None:
-        """Limit the first process before it starts another. If the sandbox breaks before, its output tells why."""
+        """Limit the first process before it starts another. If the sandbox breaks first, raises with its output."""
         until = time.monotonic() + _START_SECONDS
         while b"\n" not in self._status_lines:
             if not self._hear(until):
@@ -503,7 +503,7 @@ class _BubblewrapProcess(_CommandProcess):
     def await_bound(self) -> None:
         """Wait until the first process is bound to end with bubblewrap: only then may the command begin.
 
-        It asks the kernel for that after it has started the command, and installs its filter right afterwards.
+        Bubblewrap asks the kernel for that after it has started the command, and then installs its filter.
         """
         until = time.monotonic() + _START_SECONDS
         status = Path(f"/proc/{self._number}/status")

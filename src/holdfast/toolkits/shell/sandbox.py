@@ -184,7 +184,7 @@ _GROUP_FILE: Final = f"sandbox:x:{policy.SANDBOX_USER}:\n"
 
 
 class SandboxFiles:
-    """The open files that one sandbox needs. Leaving the block closes those that are still open here."""
+    """The open files that one sandbox needs. Leaving the block closes those still open here."""
 
     def __init__(self, segment: int | None = 0) -> None:
         """`segment` is the largest piece of shared memory in one request, None for any."""
@@ -215,7 +215,7 @@ class SandboxFiles:
         self._close(*self.descriptors)
 
     def begin(self) -> None:
-        """Let the process that waits on `hold` go on: first the launcher, then the sandbox."""
+        """Let the process that waits on `hold` continue: first the launcher, then the sandbox."""
         with suppress(BrokenPipeError):  # it ended already; its status says how
             os.write(self._hold, b"\n")
 
@@ -265,7 +265,7 @@ class ControlGroup:
                 raise policy.ControlGroupRefused(folder, f"no group can be made in it ({error.strerror})") from error
 
     def take_in(self, process: int) -> None:
-        """Move a process in, and so all processes that it starts from now on."""
+        """Move a process in, with all processes that it starts from now on."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(process))
 
@@ -289,7 +289,7 @@ class ControlGroup:
 
 
 def check_control_groups(within: tuple[str, ...], memory: int) -> None:
-    """Raise `ControlGroupRefused` if no group can be made there. Removes groups that killed processes left."""
+    """Raise `ControlGroupRefused` if no group can be made there. Removes groups of killed processes."""
     for folder in within:
         with suppress(OSError):
             for name in os.listdir(folder):  # only names are wanted

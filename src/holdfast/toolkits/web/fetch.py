@@ -59,7 +59,7 @@ class BodyDecoder:
         self._padding = False
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """Decode `data` to at most `room` bytes and one more, which tells that the limit was exceeded."""
+        """Decode `data` to at most `room` bytes and one more, which shows that the limit was exceeded."""
         if not self._kind:
             return data[: room + 1]
         found: list[bytes] = []
@@ -115,7 +115,7 @@ async def system_resolver(host: str) -> list[str]:
 
 
 async def resolve_host(url: Url, policy: UrlPolicy, resolver: Resolver) -> tuple[Address, ...]:
-    """The addresses to dial for `url`; `UrlRefused` if any address of its name is not allowed."""
+    """The addresses to dial for `url`; raises `UrlRefused` if any address of its name is forbidden."""
     addresses = (url.address,) if url.address is not None else await _look_up(url, resolver)
     policy.check_addresses(url, addresses)
     if not policy.trusts(url) and any(is_own_address(address) for address in addresses):

@@ -186,7 +186,7 @@ class _Table:
     rows: list[list[str]] = field(default_factory=list[list[str]])
     in_cell: bool = False
     plain: bool = False
-    """A table for layout only: its cells hold blocks, so they are shown one after another."""
+    """A table for layout only: its cells hold blocks, which are shown one after another."""
 
 
 class _HtmlReader:
@@ -519,7 +519,7 @@ _LOOKS_LIKE_PAGE: Final = re.compile(
 )
 _CHARSET: Final = re.compile(r""";\s*charset\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE)
 _META: Final = re.compile(rb"""<meta\b[^>]{0,200}?\bcharset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
-# The charsets of the web. Python knows others, some of them slow, some of them no charsets at all.
+# The charsets of the web. Python knows others; some are slow, some are not charsets at all.
 _CHARSETS: Final = {
     "utf8": "utf-8", "utf16": "utf-16-le", "utf16le": "utf-16-le", "utf16be": "utf-16-be",
     "ascii": "cp1252", "usascii": "cp1252", "iso88591": "cp1252", "latin1": "cp1252", "l1": "cp1252",
@@ -551,7 +551,7 @@ def media_type_of(header: str) -> str:
 def classify_content(header: str, head: bytes) -> ShowableContent | str:
     """The kind of a body, by its Content-Type and its first bytes; or the reason why it can't be shown.
 
-    The bytes decide about files and binaries: an image for a model is really one.
+    The bytes decide about files and binaries, so that an image for a model really is one.
     """
     named = media_type_of(header)
     magic = next((kind for pattern, kind in _MAGIC if pattern.match(head)), None)
@@ -576,7 +576,7 @@ def classify_content(header: str, head: bytes) -> ShowableContent | str:
 def decode_body(data: bytes, header: str, *, page: bool, whole: bool) -> str:
     """The text in `data`. Bytes outside its charset become replacement characters, never an error.
 
-    `whole` is False for a body that was cut: a character cut in two is then left out.
+    `whole` is False for a truncated body: a character cut in two is then left out.
     """
     charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), None) or _declared_charset(header)
     if charset is None and page and (meta := _META.search(data[:2048])) is not None:

@@ -98,9 +98,9 @@ def find_closed_range(address: Address) -> AddressRange | None:
 
 
 def parse_ipv4(host: str) -> IPv4Address | str | None:
-    """The address that C libraries and browsers read in a host that ends in a number.
+    """The address that C libraries and browsers read in a host that ends in a number; None for a name.
 
-    None for a name. A text tells why it is neither: a name can't end in a number, so it must not be looked up.
+    Returns a text with the reason if it is neither: a name can't end in a number, so it must not be looked up.
     """
     parts = host.removesuffix(".").split(".")
     if _parse_number(parts[-1]) is None and not parts[-1].isdigit():
@@ -146,7 +146,7 @@ class UrlError(HoldfastError):
 
 
 class UrlInvalid(UrlError, UsageError):
-    """The text is no URL, or one that is written to be misread."""
+    """The text is not a URL, or one that is written to be misread."""
 
     text = "{url} is not a valid URL: {reason}"
 
@@ -176,7 +176,7 @@ class PageFailed(UrlError, WorldError):
 
 
 class ContentRefused(UrlError, WorldError):
-    """The response is of a kind, or of a size, that a model can't use."""
+    """The response has a kind or a size that a model can't use."""
 
     text = "{url} was fetched, but can't be shown: {reason}"
 
@@ -211,7 +211,7 @@ class Url:
     """The host, if it is an address."""
     port: int
     path: str
-    """With the query; begins with a slash; only ASCII."""
+    """Includes the query; begins with a slash; only ASCII."""
 
     @property
     def authority(self) -> str:
@@ -360,7 +360,7 @@ class UrlPolicy:
         return (url.host, url.port) in self.private
 
     def check(self, url: Url) -> None:
-        """Raise `UrlRefused` unless `url` may be fetched, as far as its text tells."""
+        """Raise `UrlRefused` unless the text of `url` allows fetching it."""
         if url.scheme not in self.schemes:
             raise UrlRefused(str(url), f"only {' and '.join(sorted(self.schemes))} is allowed here")
         if any(rule.matches(url.host) for rule in self.deny):

@@ -83,7 +83,7 @@ class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """The token count of a request that the provider reported, up to a message."""
+    """The token count that the provider reported for a request, up to a message."""
 
     message: str
     tokens: int
@@ -203,9 +203,7 @@ _TABLE: Final = b"".join(_class_of(byte) for byte in range(256))
 class Counter(Protocol):
     """Counts the tokens of messages."""
 
-    def tokens(self, message: Message, /) -> int:
-        """The tokens of a message."""
-        ...
+    def tokens(self, message: Message, /) -> int: ...
 
 
 class Estimator:
@@ -410,8 +408,10 @@ class Compaction:
     enabled: bool = True
     """False: only when the provider says that a request does not fit."""
     window: int | None = None
-    """Tokens that the model takes in and gives out; None: as it is known for the model. One that is not known is found
-    out when a request does not fit."""
+    """Tokens of input and output that fit into the model; None: the known window.
+
+    An unknown one is found out when a request does not fit.
+    """
     reserve: int | None = None
     """Tokens for the answer; None: a quarter of the window, 16,000 at most."""
     full: float = 0.9

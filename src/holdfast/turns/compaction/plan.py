@@ -181,7 +181,7 @@ def clipped(message: ToolMessage, keep: int, reader: str) -> ToolMessage:
 def bared(message: Message) -> Message:
     """Replace the attachments of a message by notes; returns the message itself if it has none.
 
-    A reply with opaque data of its provider stays whole: that data may refer to the parts around it.
+    A reply with opaque provider data stays whole: that data may refer to the parts around it.
     """
     if isinstance(message, ToolMessage) or not any(type(part) is Attachment for part in message.parts):
         return message
@@ -213,7 +213,7 @@ def without_words(message: Message) -> Message:
 
 
 class Place(NamedTuple):
-    """The place of a result in the journal: a call of the batch that is effect `number` of `run`."""
+    """The position of a result in the journal: a call of the batch that is effect `number` of `run`."""
 
     run: str
     number: int
@@ -499,7 +499,7 @@ class _Planner:
     # ---- a span ----
 
     def spanning(self) -> Plan | None:
-        """Take a span away, and if needed clip results among the messages that stay."""
+        """Remove a span, and if needed clip results among the messages that stay."""
         # An estimate near the limit is good for a while; one at the limit is better than none.
         for most in (self._full, self._budget.room) if self._pressed else (self._full,):
             for begin, keep in self._ways():
@@ -509,7 +509,7 @@ class _Planner:
         return None
 
     def most(self) -> Plan | None:
-        """Take everything away that may go: the estimate says it is not enough, but only the provider knows."""
+        """Remove everything that may go: the estimate says it is not enough, but only the provider knows."""
         return self._span(len(self._units), None, self._total - 1) if self._anchored else None
 
     def _ways(self) -> Iterator[tuple[int, int | None]]:
@@ -634,7 +634,7 @@ def _without_span(messages: list[Message], plan: Plan, span: Span, summary: str 
 
 
 def fallback(thread: Thread, plan: Plan) -> Plan:
-    """The plan that drops its span because there is no summary. An earlier summary stays."""
+    """The plan that drops its span for lack of a summary. An earlier summary stays."""
     span = plan.span
     if span is None or plan.way != "summary":
         return plan
@@ -649,7 +649,7 @@ def fallback(thread: Thread, plan: Plan) -> Plan:
 
 
 def spanned(thread: Thread, plan: Plan) -> list[Message]:
-    """The messages from the first to the last of the span of a plan, with the kept ones between them."""
+    """The messages from the first to the last of a plan's span, with the kept ones between them."""
     return [] if plan.span is None else _inside(thread.messages, plan.span)
 
 
@@ -664,7 +664,7 @@ def _inside(messages: Sequence[Message], span: Span) -> list[Message]:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The thread for the model, and the number of messages of the conversation that it covers."""
+    """The thread for the model, and the number of conversation messages that it covers."""
 
     thread: Thread = field(default_factory=Thread)
     told: int = 0
@@ -689,7 +689,7 @@ MARK: Final = "/%compact-"
 
 
 class AskedSummary(msgspec.Struct, frozen=True):
-    """The request for one chunk of a summary, stored whole: no conversation has its messages."""
+    """The request for one chunk of a summary, stored completely: no conversation has its messages."""
 
     environment: Environment
     messages: tuple[UserMessage, ...]

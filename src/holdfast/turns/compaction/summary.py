@@ -282,7 +282,7 @@ def repair_request(refused: Refused) -> str:
 
 
 def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter | None = None) -> str | Refused:
-    """The summary in the reply of a model, without the text around it; or why it can't be used."""
+    """The summary in the reply of a model, without the text around it; or the reason why it is unusable."""
     if finish == "output_limit":
         return Refused("cut", "the summary was cut off by the output limit")
     if finish != "stop":

@@ -76,7 +76,7 @@ class RootGroup(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # The reader of our output is gone: flushing the rest of it at exit must not fail once more.
+            # The reader of our output is gone: flushing the rest of it at exit must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(FAILED) from None
         except (HoldfastError, OSError) as error:

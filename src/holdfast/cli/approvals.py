@@ -79,7 +79,7 @@ def approval_title(out: Terminal, approval: Approval) -> str:
 
 
 def describe_approval(out: Terminal, approval: Approval, path: Path, *, whole: bool) -> Iterator[str]:
-    """The call behind bars, and the rule that asks. If the call is not shown whole, the command that shows the rest."""
+    """The call behind bars, and the rule that asks. A shortened call also gets the command that shows all of it."""
     text = call_text(approval)
     shown = text if whole else text[:LISTED_LENGTH]
     yield from _fence_lines(out, shown.split("\n"))
@@ -158,7 +158,7 @@ class _ApprovalDialog:
         return FAILED
 
     def parse_arguments(self, text: str) -> tuple[dict[str, Any], str | None]:
-        """The arguments in a text, and the reason why the tool or the policy refuses them, as far as it is known."""
+        """The arguments in a text, and the reason why the tool or the policy refuses them, as far as known."""
         try:
             found: object = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -182,7 +182,7 @@ class _ApprovalDialog:
         return arguments, f"{escape_invisible(decision.why)} ({escape_invisible(decision.rule)})"
 
     def print_changes(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Print the difference to the arguments of the call, and return the new ones; None if nothing was changed."""
+        """Print the difference to the arguments of the call, and return the new ones; None without changes."""
         out = stdout()
         if canonical(arguments) == canonical(self.approval.arguments):
             out.line("nothing was changed")
@@ -192,7 +192,7 @@ class _ApprovalDialog:
         return arguments
 
     def edit(self) -> int:
-        """Let a person edit the arguments until they can be used, and approve the call with them."""
+        """Let a person edit the arguments until they are valid, and approve the call with them."""
         draft = Draft(f"{self.approval.tool}.json", f"{output.format_json(self.approval.arguments, width=0)}\n")
         while True:
             text = draft.edit()

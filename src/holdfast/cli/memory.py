@@ -267,7 +267,7 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
 
 
 class Draft:
-    """A text in a temporary file, to be edited as often as it takes."""
+    """A text in a temporary file, to be edited repeatedly."""
 
     def __init__(self, name: str, text: str) -> None:
         self._editor = editor_command()
@@ -292,7 +292,7 @@ class Draft:
         return text
 
     def left(self, reason: str) -> CallInvalid:
-        """The error for a text that is not used, and is still in the file."""
+        """The error for a rejected text, which stays in the file."""
         return CallInvalid(f"{reason}; your text is in {self.file}")
 
     def remove(self) -> None:

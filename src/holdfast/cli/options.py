@@ -39,7 +39,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 class CommandGroup(typer.Typer):
-    """Commands that are declared once: the function that has the options does the work.
+    """Commands that are declared once, by the function that has the options and does the work.
 
     It may be a coroutine function. It returns the exit code; None is 0. The decorators return it unchanged.
     """
@@ -125,7 +125,7 @@ _FORMER_STORE: Final = Path("holdfast.db")
 
 
 def check_default(path: Path) -> Path:
-    """The path of the store; an error if there is only a store at the former default path."""
+    """The path of the store; an error if a store exists only at the former default path."""
     if path == DEFAULT_STORE and not path.exists() and _FORMER_STORE.is_file():
         found, folder = _FORMER_STORE, DEFAULT_STORE.parent
         raise CallInvalid(
@@ -137,7 +137,7 @@ def check_default(path: Path) -> Path:
 
 
 def require_store(path: Path) -> None:
-    """Raise an error where there is no store: commands that only look at one never make one."""
+    """Raise an error if the store does not exist: commands that only read never make one."""
     if not path.exists():
         raise CallInvalid(f"there is no store at {path}; name one with --store PATH or HOLDFAST_STORE")
 

@@ -90,7 +90,7 @@ def stderr() -> Terminal:
 
 
 class ProgressLine:
-    """A counter on the error stream if that is a terminal; otherwise nothing."""
+    """A counter on the error stream if that is a terminal; otherwise it prints nothing."""
 
     def __init__(self, text: str) -> None:
         self._err = stderr()
@@ -114,7 +114,7 @@ def print_result(
 ) -> None:
     """Print a result as JSON, or as `text`: a line, or a function that makes the lines.
 
-    An empty result with a text for `nothing` is printed as that.
+    An empty result prints the text `nothing`, if that is set.
     """
     out = stdout()
     if as_json:
@@ -183,7 +183,7 @@ def one_line(text: str, width: int = 100) -> str:
 
 
 def reason_text(shown: str, status: str, *reasons: str) -> str:
-    """A status as it is `shown`, with the reasons that say more than the status itself."""
+    """A status in its `shown` form, with the reasons that add to it."""
     return ": ".join([shown, *(reason for reason in reasons if reason not in {"", status})])
 
 
@@ -261,7 +261,7 @@ def format_json(value: object, width: int = WIDTH) -> str:
 
 
 def fence_lines(lines: Iterable[str], columns: int | None) -> Iterator[str]:
-    """Lines behind a bar. With `columns` they are broken there: a line that the terminal wraps would have no bar."""
+    """Lines behind a bar, broken at `columns`: a line that the terminal wraps would have no bar."""
     for line in lines:
         parts = [line] if columns is None else list(_break(line, max(columns - len(BAR), _LEAST_COLUMNS)))
         yield f"{BAR}{parts[0]}"

@@ -164,7 +164,7 @@ _NEED_SECRETS: Final = frozenset(("run", "chat", "resume"))
 
 
 def apply_profile(context: typer.Context, given: str | None) -> None:
-    """Make the fields of the profile defaults of the command that runs, and put its secrets into the environment."""
+    """Make the profile's fields defaults of the running command, and put its secrets into the environment."""
     name, command = _active_name(given), context.invoked_subcommand or ""
     if name is None:
         return

@@ -472,7 +472,7 @@ class FollowResult:
 
 
 class TurnFollower:
-    """Prints one turn. The first Ctrl-C cancels it, the second leaves at once; SIGTERM leaves it where it is."""
+    """Prints one turn. The first Ctrl-C cancels it, the second leaves at once; SIGTERM leaves without cancelling."""
 
     def __init__(self, runtime: Runtime, turn: Turn, screen: Screen, path: Path, *, asks: bool = False) -> None:
         self._asks = asks
@@ -486,7 +486,7 @@ class TurnFollower:
         self._cancelling: asyncio.Task[object] | None = None
 
     async def follow(self, after: int, run: str | None = None) -> FollowResult:
-        """Print the events behind record `after`. `run` is the turn, if its beginning was before that."""
+        """Print the events behind record `after`. `run` is the turn, if it began before that."""
         waits = await open_waits(self._runtime.store, self._turn.session)
         if waits:
             return self._waiting(waits)

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def view_runtime(path: Path) -> AsyncGenerator[Runtime]:
-    """Open an existing store to read. Nothing is driven, and nothing in the store changes."""
+    """Open an existing store for reading. Drives and changes nothing."""
     require_store(path)
     async with view_store(path) as store, Runtime(store, (), drive=False) as runtime:
         yield runtime
@@ -74,9 +74,9 @@ class SessionLine(msgspec.Struct, frozen=True):
     queued: int = 0
     """Inputs that wait for their turn."""
     parent: str | None = None
-    """The session that it works for, if it is that of a sub-agent."""
+    """The parent session, if this is the session of a sub-agent."""
     total_tokens: int | None = None
-    """Tokens used, with all sub-agents. None: not counted, as only a tree does, or not readable."""
+    """Tokens used, with all sub-agents. None: unreadable, or not counted (only a tree counts)."""
     total_cost: float | None = None
     """In US dollars; None where a price is not known."""
     metadata: dict[str, Any] = {}
@@ -166,7 +166,7 @@ async def read_session_line(store: Store, line: Journal, drivers: dict[str, int 
 
 
 async def read_drivers(store: Store) -> dict[str, int | None]:
-    """The journals that have something to do, with the operating system process that drives each, if one does."""
+    """The journals with work, and the operating system process that drives each, if any."""
     return {work.journal: None if owner is None else owner.pid async for work, owner in all_work(store)}
 
 
@@ -211,7 +211,7 @@ def arrange_tree(lines: Sequence[SessionLine]) -> list[TreeRow]:
         before += {"|- ": "|  ", "`- ": "   "}.get(drawn, "")
         children = below[line.id]
         left += [("`- " if child is children[-1] else "|- ", before, child) for child in reversed(children)]
-    # A store that was tampered with may have sessions that work for each other in a circle: none of them is on top.
+    # A store that was tampered with may have sessions that work for each other in a circle, with none on top.
     return [*rows.values(), *(TreeRow("", line) for line in lines if line.id not in rows)]
 
 
@@ -373,10 +373,10 @@ class TurnTarget(NamedTuple):
 
 
 async def find_target(store: Store, given: str, *, others: bool = False) -> TurnTarget:
-    """Find a session or a turn, `session/t3`. The beginning of the id is enough where it is unambiguous.
+    """Find a session or a turn, `session/t3`, by the beginning of its id if that is unambiguous.
 
     A whole id goes before the beginning of another one. With `others`, background calls, durable functions and triggers
-    are found, too, by their whole ids.
+    are also found, by their whole ids.
     """
     splits: list[tuple[str, str | None]] = [(given, None)]
     head, slash, last = given.rpartition("/")
@@ -462,7 +462,7 @@ async def new_session_id(store: Store) -> str:
 
 
 async def last_open_turn(store: Store, session: str) -> str | None:
-    """The last turn that is queued, or the one under way; None if the session has nothing to do."""
+    """The last queued turn, or else the open one; None if the session has no work."""
     queued = await _queued_inputs(store, session)
     if queued:
         return keys.turn_id(max(queued))
@@ -478,7 +478,7 @@ async def _queued_inputs(store: Store, session: str) -> list[int]:
 
 
 async def open_waits(store: Store, session: str) -> tuple[str, ...]:
-    """The waits that need an answer from outside; empty if the session runs, or is about to go on."""
+    """The waits that need an answer from outside; empty if the session runs, or is about to."""
     line = await store.journal(session)
     if line.status != "waiting":
         return ()
@@ -497,7 +497,7 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
 
 
 async def find_approval(runtime: Runtime, given: str) -> Approval:
-    """Find an approval by its id or the beginning of it, which need not have the 'a-'."""
+    """Find an approval by its id or the beginning of it, with or without the 'a-'."""
     known = {approval.id: approval for approval in await runtime.approvals()}
     found = given if given in known else match_beginning(known, given, f"a-{given}") if given else None
     if found is None:

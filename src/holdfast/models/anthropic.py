@@ -597,7 +597,7 @@ class AnthropicReader(ResponseReader):
                 return self._ignore()
 
     def finish(self) -> ModelReply:
-        """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
+        """Return the whole reply. Raises `StreamCut` without a terminal frame."""
         if not self._done:
             raise StreamCut(self._name)
         parts = [part for block in self._blocks for part in self._parts(block)]
@@ -677,7 +677,7 @@ class AnthropicReader(ResponseReader):
                 return []
 
     def _call_id(self, given: dict[str, Any]) -> str:
-        """Return the id of a call. One that is missing or repeated is derived from all content of the reply so far."""
+        """The id of a call. A missing or repeated one is derived from all content of the reply so far."""
         id = as_text(given.get("id"))
         if not id or id in self._ids:
             if not self._seed:

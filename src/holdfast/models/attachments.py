@@ -51,7 +51,7 @@ def attachment_label(file: Attachment) -> str:
 
 
 def is_text_type(media_type: str) -> bool:
-    """True if files of a type are text, which can go into a message as such."""
+    """True if files of a type are text, which can go into a message directly."""
     return _TEXT_TYPE.match(media_type.strip()) is not None
 
 
@@ -74,7 +74,7 @@ class ResultPiece(NamedTuple):
 def split_result(
     result: ToolResult, files: Mapping[str, bytes], label: Callable[[Attachment], str]
 ) -> list[ResultPiece]:
-    """Split a result that has files in it into its pieces; an empty list if it has no files."""
+    """Split a result with files into its pieces; an empty list if it has no files."""
     content = result.content
     is_list = isinstance(content, list | tuple)
     if not files and not is_list and not isinstance(content, Attachment):
@@ -119,7 +119,7 @@ def replace_attachments(
 
 
 def attachment_from(value: Any, files: Mapping[str, bytes]) -> Attachment | None:  # any JSON value
-    """Return the attachment that a value of a recorded result is, if its bytes are at hand."""
+    """The attachment encoded in a value of a recorded result, if its bytes are at hand."""
     if isinstance(value, Attachment):
         return value
     if as_dict(value).get("type") != "attachment":

@@ -276,7 +276,7 @@ def _order_messages(messages: tuple[Message, ...], pieces: list[bytes], flags: f
 
 
 class ChatMessageEncoder(MessageEncoder):
-    """Encodes each message as none, one or several of the provider's, joined by commas."""
+    """Encodes each message as any number of the provider's messages, joined by commas."""
 
     def __init__(self, route: str, files: Mapping[str, bytes], flags: frozenset[str]) -> None:
         super().__init__(route, files)
@@ -493,7 +493,7 @@ class ChatReader(ResponseReader):
 
     @property
     def complete(self) -> bool:
-        """True if a finish reason has come. A ``[DONE]`` without a reason is a reply that was cut."""
+        """True once a finish reason has come. A ``[DONE]`` without a reason means a truncated reply."""
         return self._finish is not None
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
@@ -547,7 +547,7 @@ class ChatReader(ResponseReader):
         return self.finish()
 
     def finish(self) -> ModelReply:
-        """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
+        """Return the whole reply. Raises `StreamCut` without a terminal frame."""
         if self._finish is None:
             raise StreamCut(self._name)
         self._end_texts([])
@@ -823,7 +823,7 @@ _MAX_NULL_PIECES: Final = 4
 
 
 class ObjectEndDetector:
-    """Detects the end of a JSON object in pieces of text. Each piece is scanned once, and the text parsed once."""
+    """Detects the end of a JSON object in pieces of text. Scans each piece once, and parses the text once."""
 
     __slots__ = ("_seen", "_splitter", "_whole")
 
@@ -863,7 +863,7 @@ class ChatCall(msgspec.Struct, eq=False):
     custom: bool = False
     extra: Any = None
     cut: bool = False
-    """The output limit came before the arguments, which is not a call without arguments."""
+    """The output limit came before the arguments; not the same as a call without arguments."""
     built: ToolCall | None = None
 
     def build(self, route: str) -> ToolCall:
@@ -883,7 +883,7 @@ class ChatCall(msgspec.Struct, eq=False):
 
 
 def _begins_another_call(call: ChatCall, id: str, name: str, came: object) -> bool:
-    """True if a fragment begins another call, although it has index or id of this one."""
+    """True if a fragment begins another call, although it has the index or id of this one."""
     if not name:
         return False
     if id and call.sent_id and id != call.sent_id:
@@ -904,13 +904,13 @@ _THOUGHT_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "t
 
 
 class ReasoningDetails:
-    """The reasoning details of a reply, in the order in which they began."""
+    """The reasoning details of a reply, in order of their beginning."""
 
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
         self._kept: list[tuple[dict[str, Any], list[str]]] = []
-        """Each detail without the text that grows, and the pieces of that text."""
+        """Each detail without its growing text, and the pieces of that text."""
 
     def __bool__(self) -> bool:
         return bool(self._kept)

@@ -111,7 +111,7 @@ _PROVIDER_EFFORTS: Final[Mapping[str, tuple[Effort, ...]]] = {
 
 @lru_cache(maxsize=256)
 def claude_version(model: str) -> tuple[int, int]:
-    """Return the version of a Claude. A name without a number is the newest; other makers' models are version 0."""
+    """Return the version of a Claude. A name without a number is the newest; models of other makers are version 0."""
     found = _CLAUDE.search(model)
     if found is None:
         return (99, 0) if "claude" in model else (0, 0)
@@ -136,7 +136,7 @@ class ModelParameters:
         self._efforts = None if efforts is None else _check_names("efforts", efforts, EFFORTS)
 
     def adjust(self, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-        """Return the settings as the model supports them, with notes on the changes."""
+        """Return the settings that the model supports, with notes on the changes."""
         notes: list[str] = []
         changed: dict[str, object] = {}
         for name in self._refused(settings):

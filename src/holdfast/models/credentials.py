@@ -26,7 +26,7 @@ _SHORTEST_SECRET: Final = 8
 
 
 class Credentials:
-    """Looks up the key of one endpoint for each call. It keeps a function, so that no repr shows the key."""
+    """Looks up the key of one endpoint for each call. Holds it in a function, so that no repr shows it."""
 
     __slots__ = ("_auth", "_endpoint", "_source", "is_dynamic")
 
@@ -41,7 +41,7 @@ class Credentials:
         self._auth = "bearer" if token is not None else endpoint.auth
         self._source = _source(endpoint, given) if token is None else partial(_call_token_provider, token)
         self.is_dynamic = callable(given) or token is not None
-        """True if a function of the host gives the key, which may take time."""
+        """True if a function of the host returns the key, which may take time."""
 
     async def key(self, limit: float) -> str:
         """Return the current key, within `limit` seconds; empty if the endpoint needs none."""
@@ -128,7 +128,7 @@ def redact_error(error: ModelError, *secrets: str) -> None:
 
 
 def redact_text(text: str, key: str) -> str:
-    """Remove a key from a text, also one that a shortened text ends with in part."""
+    """Remove a key from a text, also a part of it at the end of a shortened text."""
     if len(key) < _SHORTEST_SECRET:
         return text
     text = text.replace(key, _REDACTED)

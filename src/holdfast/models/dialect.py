@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of a provider, and how it differs from others of its dialect. Nothing is guessed from the URL."""
+    """The address of a provider, and its deviations from its dialect. Nothing is guessed from the URL."""
 
     provider: str
     dialect: str
@@ -72,7 +72,7 @@ class WireRequest(msgspec.Struct, frozen=True):
     body: bytes
     headers: Mapping[str, str] = {}
     dropped: int = 0
-    """Parts with replay data of another route, left out of messages that were encoded for the first time."""
+    """Parts with replay data of another route, left out of newly encoded messages."""
     notes: tuple[str, ...] = ()
     """Settings that were changed or left out, in words."""
 
@@ -81,7 +81,7 @@ class ResponseReader:
     """Reads one response. A dialect implements the methods that raise `NotImplementedError` here."""
 
     paused = False
-    """The provider stopped in the middle of its turn, and goes on when it gets back the reply so far."""
+    """The provider stopped in the middle of its turn, and continues when it gets the reply so far."""
     passes: tuple[ModelPass, ...] = ()
     """The model runs behind the response, if the provider reports more than one."""
     max_size = 64 * 1024 * 1024
@@ -99,7 +99,7 @@ class ResponseReader:
         self._joiner = SurrogateJoiner(self.growing_fields)
         self._started = False
         self._room = self.max_size
-        """Size that the rest of the reply may have. A hot path takes from it by itself."""
+        """Size left for the rest of the reply. A hot path subtracts from it directly."""
         self._ids: set[str] = set()
 
     @property
@@ -112,7 +112,7 @@ class ResponseReader:
         raise NotImplementedError
 
     def finish(self) -> ModelReply:
-        """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
+        """Return the whole reply. Raises `StreamCut` without a terminal frame."""
         raise NotImplementedError
 
     def read_body(self, body: bytes) -> ModelReply:
@@ -213,7 +213,7 @@ class IdentityCache(Generic[T]):
 
 
 def derive_call_id(*seed: str) -> str:
-    """Make an id for a call that has none: the same for the same seed."""
+    """Make an id for a call without one: the same for the same seed."""
     digest = hashlib.sha256()
     for piece in seed:
         digest.update(f"{len(piece)}:{piece}".encode("utf-8", "surrogatepass"))
@@ -222,5 +222,5 @@ def derive_call_id(*seed: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def tool_name(name: str) -> str:
-    """Make the name of a tool or an answer valid. Only a name that a model invented can be invalid."""
+    """Make the name of a tool or an answer valid. Only names invented by a model can be invalid."""
     return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"

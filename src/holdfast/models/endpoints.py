@@ -40,7 +40,7 @@ class KnownEndpoint(Endpoint, frozen=True, kw_only=True):
     default_path: str = ""
     """Path for an address from a variable that has none."""
     make_url: Callable[[Mapping[str, str]], str] | None = None
-    """Makes the address of the variables, if none of them holds all of it."""
+    """Makes the address from several variables, if none of them holds all of it."""
 
 
 def resolve_endpoint(

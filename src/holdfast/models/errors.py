@@ -41,8 +41,8 @@ _KIND_BY_STATUS: Final = {
 _DECISIVE_CODES: Final = tuple(
     (re.compile(codes), kind)
     for codes, kind in (
-        # Groq checks the model's output, and answers 400 if it is no call or no JSON. The request is fine: another
-        # sample mostly comes out well. So it counts as a server error, which is retried.
+        # Groq checks the model's output, and answers 400 if it is not a call or not JSON. The request is fine, and
+        # another sample mostly succeeds: so it counts as a server error, which is retried.
         ("tool_use_failed|output_parse_failed|json_validate_failed", "server_error"),
         ("content_filter|content_policy|responsibleaipolicy|moderation|flagged_input", "content_filter"),
         ("invalid_prompt|cyber_policy|bio_policy", "content_filter"),

@@ -29,9 +29,9 @@ that, at a price. Content that one provider filters is not taken to another.
 
 
 class Fallback:
-    """Calls the first model and, when it has failed after all its own attempts, the next one.
+    """Calls the first model and, when all its attempts have failed, the next one.
 
-    The reply holds the attempts of all models, as does the error if none could answer.
+    The reply, or the error if all fail, holds the attempts of all models.
     """
 
     def __init__(self, models: Sequence[Model], *, clock: Callable[[], float] = time.monotonic) -> None:

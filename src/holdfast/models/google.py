@@ -181,7 +181,7 @@ class GoogleMessageEncoder(MessageEncoder):
         self._second_generation = second_generation
 
     def encode(self, message: Message) -> bytes:
-        """Encode a message as one content or two; empty if there is nothing to send."""
+        """Encode a message as one content or two; empty if it has no content to send."""
         if type(message) is AssistantMessage:
             parts = self._model_parts(message)
             return encode_json({"role": "model", "parts": parts}) if parts else b""
@@ -324,7 +324,7 @@ _KNOWN_FIELDS: Final = frozenset(("candidates", "promptFeedback", "usageMetadata
 
 
 class GoogleReader(ResponseReader):
-    """Reads one response. The terminal frame has a finish reason, or says that the prompt is blocked."""
+    """Reads one response. The terminal frame has a finish reason, or reports a blocked prompt."""
 
     growing_fields = frozenset(("text", "stringValue"))
 
@@ -351,7 +351,7 @@ class GoogleReader(ResponseReader):
 
     @property
     def complete(self) -> bool:
-        """True if a finish reason has come after some content. Usage may follow.
+        """True once a finish reason has come after some content. Usage may follow.
 
         Some servers send a finish reason with each frame, even before the first content.
         """
@@ -398,7 +398,7 @@ class GoogleReader(ResponseReader):
         return self.finish()
 
     def finish(self) -> ModelReply:
-        """The whole reply; `StreamCut` when there is no reason yet why it should be over."""
+        """Return the whole reply. Raises `StreamCut` if no finish reason or block was reported."""
         if not self._reason:
             raise StreamCut(self._name)
         self._end_text([])
@@ -497,7 +497,7 @@ class GoogleReader(ResponseReader):
         events += (CallChunk(call.id, text or ""), CallEnd(call))
 
     def _call_id(self, call: dict[str, Any]) -> str:
-        """Return the id of a call. One that is missing or repeated is derived from all content of the reply so far."""
+        """The id of a call. A missing or repeated one is derived from all content of the reply so far."""
         id = as_text(call.get("id"))
         if not id or id in self._ids:
             if not self._seed:

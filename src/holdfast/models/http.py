@@ -81,7 +81,7 @@ _NO_USAGE: Final = Usage()
 
 
 class HttpModel:
-    """A model of one endpoint. It keeps no state of a conversation, and shows no key."""
+    """A model of one endpoint. It keeps no conversation state, and shows no key."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class HttpModel:
 
     @property
     def faithful(self) -> bool:
-        """Replies come from JSON, so they survive being written as JSON and read again."""
+        """Replies come from JSON, so they survive encoding and decoding."""
         return type(self) is HttpModel
 
     async def respond(self, request: ModelRequest) -> ModelReply:
@@ -318,7 +318,7 @@ class _Attempt:
     headers: Mapping[str, str] = MappingProxyType({})
     """Headers from the host's function."""
     gate: CallGate | None = None
-    """Set while the attempt holds a place, that is, once it was sent."""
+    """Set while the attempt holds a slot, from its sending on."""
     response: HttpResponse | None = None
     body: BodyReader | None = None
     usage: Usage | None = None
@@ -372,7 +372,7 @@ class _CallState:
             if type(event) is not StreamStart:
                 self.shown = True
         if self.parts:
-            # The reply goes on after a pause: it starts only once, and its usage includes that before the pause.
+            # The reply continues after a pause: it starts only once, and its usage includes that before the pause.
             events = [
                 StreamUsage(self.usage + event.usage) if type(event) is StreamUsage else event
                 for event in events
@@ -421,7 +421,7 @@ class _CallState:
     def record_reply(self, attempt: _Attempt, now: float) -> tuple[bool, ModelReply]:
         """Enter a successful attempt into the ledger.
 
-        Return True if the provider paused, and the reply, which has the attempts if it is whole.
+        Returns True if the provider paused, and the reply; a whole reply has the attempts.
         """
         reply = attempt.reply
         if reply is None or attempt.body is None:
@@ -528,8 +528,8 @@ class BodyReader:
             if self._patient_until is not None and not self._went_on:
                 self._went_on = any(type(event) in _CONTENT_EVENTS for event in events)
         except ModelError as error:
-            # Half a frame at the end only means that the stream was cut; `reply` will say so. And garbage after the
-            # terminal frame takes nothing away from the reply.
+            # Half a frame at the end only means that the stream was cut; `reply` will say so. Garbage after the
+            # terminal frame does not invalidate the reply.
             if error.kind != "bad_frame" or (self.open and not self.reader.complete):
                 self._failure = error
             self.open = False

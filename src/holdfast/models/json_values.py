@@ -41,9 +41,9 @@ def as_text(value: Any) -> str:  # any JSON value
 
 
 def token_count(value: Any) -> int:  # any JSON value
-    """Read a count of tokens; 0 for anything that is not a number.
+    """Read a count of tokens; 0 for any value that is not a number.
 
-    An impossible count is a `ModelError`: believed, it would use up every budget, or refund some.
+    An impossible count raises `ModelError`: it would use up every budget, or refund some.
     """
     if type(value) is int:  # as nearly always
         if 0 <= value <= MAX_TOKEN_COUNT:
@@ -62,7 +62,10 @@ def unix_seconds(value: Any) -> int:  # any JSON value
 
 
 def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the arguments of a call, or None and the text if it is not a JSON object. Empty and null mean none."""
+    """Return the arguments of a call; or None and the text if it is not a JSON object.
+
+    Empty and null mean no arguments.
+    """
     if not text.strip():
         return {}, None
     try:
@@ -166,7 +169,7 @@ class SurrogateJoiner:
         self._waiting: dict[Hashable, str] = {}
 
     def parse(self, data: bytes) -> Any:  # any JSON value
-        """Parse a frame. Texts in growing fields may have lone surrogates, and have to go through `join`."""
+        """Parse a frame. Texts in growing fields may have lone surrogates, and must go through `join`."""
         try:
             return _decode(data)
         except JSON_ERRORS:
@@ -203,5 +206,5 @@ def to_text(value: Any) -> str:  # any JSON value
 
 
 def bad_frame(message: str) -> ModelError:
-    """Make the error for a response that can't be understood. Another attempt may bring a better one."""
+    """Make the error for an unreadable response. Another attempt may bring a better one."""
     return ModelError(message, kind="bad_frame", retryable=True)

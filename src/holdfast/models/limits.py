@@ -44,7 +44,7 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_slot(due: float, now: float, *, per_minute: float, burst: int) -> tuple[float, float]:
-    """Take the slot at `due`, or now if that has passed: return the seconds to wait, and the time of the next slot.
+    """Take the slot at `due`, or now if that has passed; returns the seconds to wait, and the time of the next slot.
 
     `burst` slots may be taken in advance.
     """
@@ -54,7 +54,7 @@ def next_slot(due: float, now: float, *, per_minute: float, burst: int) -> tuple
 
 
 class CallGate:
-    """Admits calls in the order of their arrival. Belongs to one event loop."""
+    """Admits calls in order of arrival. Belongs to one event loop."""
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 def cost(
     model_name: str, usage: Usage, overrides: Mapping[str, Price] | None = None, *, at: datetime | None = None
 ) -> float | None:
-    """Return the cost of one call of ``provider:model`` in US dollars; None if it is not known.
+    """Return the cost of one call of ``provider:model`` in US dollars; None if it is unknown.
 
     `overrides` precedes the known prices: ``{"provider:model": Price(input=3, output=15)}``; ``"provider:*"`` is for
     all other models of a provider. `at` is the time of the call, since prices change.
@@ -130,7 +130,7 @@ def context_window(model_name: str) -> int | None:
 
 
 def load_prices() -> bool:
-    """Load the price data now; return whether there is any. Otherwise the first `cost` loads it, in about 0.15 s."""
+    """Load the price data now; returns False if there is none. Otherwise the first `cost` loads it, in about 0.15 s."""
     return _price_data() is not None
 
 

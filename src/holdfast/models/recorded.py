@@ -184,7 +184,7 @@ def write_recording(path: Path, recording: Mapping[str, Any]) -> None:
 
 
 def request_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Describe how two formatted requests differ. Hosts are not compared: another address is as good."""
+    """Describe the differences of two formatted requests. Hosts are not compared."""
     was, now = (str(request.get("path", "")).rstrip("/").rpartition("/")[2] for request in (recorded, asked))
     found = [f"the path: {difference}" for difference in json_differences(was, now)]
     found += [f"the query: {each}" for each in json_differences(recorded.get("query", {}), asked["query"])]

@@ -90,7 +90,7 @@ class RecordingRedactor:
         return len(self._values) + len(self._unencodable)
 
     def learn(self, url: str, headers: Mapping[str, str], body: bytes = b"") -> None:
-        """Remember the credentials of a request, to redact them wherever they are repeated."""
+        """Remember the credentials of a request, to redact them wherever they come back."""
         place = urlsplit(url)
         sent = [value for name, value in headers.items() if _CREDENTIAL_HEADER.search(name)]
         sent += [value for name, value in parse_qsl(place.query) if name.lower() not in QUERY]
@@ -155,7 +155,7 @@ class RecordingRedactor:
         return data
 
     def json(self, value: Any) -> Any:  # any JSON value
-        """Redact a JSON value of a reply. Its field names are the provider's: names count only in arguments."""
+        """Redact a JSON value of a reply. The provider chose its field names: they mark secrets only in arguments."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -340,7 +340,7 @@ _Piece: TypeAlias = tuple[Any, str | int]
 
 
 def redact_stream(sse: str, secrets: RecordingRedactor) -> str:
-    """Redact a stream of server-sent events, also secrets across frames. Frames without secrets stay as they are."""
+    """Redact a stream of server-sent events, also secrets across frames. Other frames are unchanged."""
     lines = _LINE_END.split(sse)
     try:
         frames = list(_frames(lines))

@@ -371,7 +371,7 @@ _ANSWERED_TYPES: Final = frozenset(
 
 
 def answer_provider_calls(items: list[Item]) -> list[Item]:
-    """Append an answer to each provider call that has none among the items: the API refuses open calls."""
+    """Append an answer to each unanswered provider call among the items: the API refuses open calls."""
     waiting = [item for item in items if item.get("type") in _ANSWERED_TYPES and _answered_id(item)]
     if not waiting:
         return items
@@ -410,7 +410,7 @@ def _answer(item: Item) -> list[Item]:
             checks = item.get("pending_safety_checks")
             if isinstance(checks, list) and checks:  # unread warnings are refused; nothing they warn of was done
                 answer["acknowledged_safety_checks"] = checks
-            # The API takes only a picture for an answer, so a message has to say that it shows nothing.
+            # The API takes only a picture for an answer, so a message explains that it shows nothing.
             return [answer, {"role": "developer", "content": f"{_NOT_AVAILABLE} The screenshot is blank."}]
         case _:
             answer["output"] = _NOT_AVAILABLE
@@ -555,7 +555,7 @@ class ResponsesReader(ResponseReader):
                 return []
 
     def finish(self) -> ModelReply:
-        """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
+        """Return the whole reply. Raises `StreamCut` without a terminal frame."""
         if self._reply is None:
             raise StreamCut(self._name)
         return self._reply
@@ -797,7 +797,7 @@ class TextPieces:
         return size
 
     def complete(self, key: Key, item: Item) -> Item:
-        """Fill a finished item that is empty from its pieces: some servers send it so."""
+        """Fill a finished but empty item from its pieces: some servers send it so."""
         said = {name: item.get(name) for name in ("content", "summary", "arguments")}
         if any(_has_text(value) for value in said.values()):
             return item
@@ -805,7 +805,7 @@ class TextPieces:
         return item if grown is None else {**item, **grown}
 
     def missing_items(self, begun: Mapping[Key, Item], found: Mapping[Key, Item], *, cut: bool) -> dict[Key, Item]:
-        """Build the items that are not `found` from their pieces: those that were `begun`, and unannounced ones.
+        """Build the items that are not `found` from their pieces: `begun` and unannounced ones.
 
         `cut`: a limit ended the reply, perhaps in the middle of an item.
         """
@@ -911,7 +911,7 @@ def _usage(value: Any) -> Usage:  # any JSON value
 
 
 def message_texts(item: Item) -> list[tuple[Item, str]]:
-    """Return the texts of a message that are not empty, each with its content."""
+    """Return the non-empty texts of a message, each with its content."""
     found = [
         (content, content.get("refusal" if content["type"] == "refusal" else "text"))
         for content in items_in(item.get("content"))

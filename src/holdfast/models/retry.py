@@ -50,8 +50,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     longest: float = 30.0
     """Longest delay that we choose ourselves."""
     longest_asked: float = 120.0
-    """Longest delay that a provider may ask for. If it asks for more, its error is final: an earlier attempt would only
-    make things worse, and another model may answer meanwhile."""
+    """Longest delay that a provider may ask for.
+
+    A longer one makes its error final: an earlier attempt would only make things worse, and another model may answer
+    meanwhile.
+    """
     within: float = 600.0
     """No attempt begins later than this after the first failure."""
 
@@ -74,7 +77,7 @@ def check_seconds(what: str, value: object, *, above: bool = False) -> float:
 
 
 def is_retryable(error: ModelError, advice: bool | None = None) -> bool:  # from `retry_advice`
-    """True if the same request may succeed later. `advice` is the provider's own statement, if it made one."""
+    """True if the same request may succeed later. `advice` is the provider's own statement, if any."""
     if advice is False or error.kind in FINAL_KINDS:
         return False
     if error.status in FINAL_STATUSES:
@@ -116,7 +119,7 @@ def retry_delay(
 
 
 def explain_refused_delay(policy: Retry, error: ModelError, *, elapsed: float, left: float | None = None) -> str:
-    """Say why the delay that a provider asks for is too long; empty if it is not.
+    """Explain why the delay that a provider asks for is too long; empty if it is not.
 
     `left` is the time left of the whole call, if that is bounded.
     """
@@ -220,7 +223,7 @@ def delay_from_details(details: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def delay_from_rate_limits(headers: Mapping[str, str], date: str = "") -> float | None:
-    """Return the seconds until the last of the exhausted rate limits is reset.
+    """Return the seconds until the last exhausted rate limit is reset.
 
     A reset is a duration such as "6m0s", a number of seconds, or a time, which is compared with `date`.
     """

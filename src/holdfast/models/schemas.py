@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def schema_prompt(schema: Mapping[str, Any], instructions: str = "") -> str:
-    """Ask for an answer of a schema in words, where the provider can't enforce it, after the instructions."""
+    """Ask in words, after the instructions, for an answer of a schema that the provider can't enforce."""
     shape = encode_json(schema).decode()
     begin = f"{instructions}\n\n" if instructions else ""
     return f"{begin}Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{shape}"

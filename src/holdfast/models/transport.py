@@ -74,7 +74,7 @@ class HttpResponse(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the connection. It is closed at once if the body was not read to its end."""
+        """Release the connection; close it at once if the body was not read to its end."""
         ...
 
 
@@ -164,7 +164,7 @@ class TimeoutWatch:
         self._open.discard(exchange)
 
     def close(self) -> None:
-        """End the answers that are being read. aiohttp ends those that have not begun."""
+        """End responses that are being read. aiohttp ends those that have not begun."""
         for exchange in tuple(self._open):
             exchange.disconnect()
         if not self._open:
@@ -199,7 +199,7 @@ class HttpExchange:
         self._url = url
         self._timeouts = timeouts
         self._deadline = _FOREVER if timeouts.total is None else now + timeouts.total
-        # aiohttp watches the exact time to connect; this one also ends an upload that the server does not take.
+        # aiohttp measures the time to connect exactly; this limit also ends an upload that the server does not accept.
         self._allowed = timeouts.connect + timeouts.first_byte
         self._waiting_since: float | None = now
         """Start of the current wait; None while the reader does not wait."""
@@ -228,7 +228,7 @@ class HttpExchange:
             self._watch.remove(self)
 
     def explain_failure(self, error: BaseException) -> ModelError | None:
-        """Translate the error of a request without an answer; None for the caller's own cancellation and for bugs."""
+        """Translate the error of a request without a response; None for the caller's own cancellation and for bugs."""
         self._watch.remove(self)
         if isinstance(error, asyncio.CancelledError):
             if not self._is_late or self._task is None or self._task.uncancel() > self._cancelling:
@@ -301,7 +301,7 @@ class HttpExchange:
 
 
 class RequestBody(aiohttp.Payload):
-    """The body of a request. It tells the exchange when it is sent, because then the connection is open."""
+    """The body of a request. It notifies the exchange when it is sent, because then the connection is open."""
 
     def __init__(self, body: bytes, exchange: HttpExchange) -> None:
         super().__init__(body)
@@ -445,7 +445,7 @@ class LoopClient:
         await self._session.close()
 
     def abandon(self) -> None:
-        """Mark the session of a dead event loop as closed. Nothing can be awaited any more."""
+        """Mark the session of a dead event loop as closed: awaiting is impossible there."""
         closing: Any = self._session.close()
         with suppress(StopIteration, RuntimeError):
             closing.send(None)

@@ -80,7 +80,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class BadFrame:
-    """A frame that is no JSON after `after` chunks; the rest follows regularly."""
+    """A frame that is not JSON after `after` chunks; the rest follows regularly."""
 
     after: int = 0
 
@@ -257,7 +257,7 @@ def plan_error(dialect: DialectName, fault: HttpError) -> ResponsePlan:
 
 @dataclass(slots=True)
 class ProviderRequest:
-    """A received request. Header names are in lower case; the `repr` leaves out everything that may hold a key."""
+    """A received request. Header names are in lower case; the `repr` leaves out all parts that may hold a key."""
 
     number: int
     asked: RequestSummary
@@ -269,7 +269,6 @@ class ProviderRequest:
 
     @property
     def json(self) -> Any:  # any JSON value
-        """The body as JSON."""
         return msgspec.json.decode(self.body)
 
 

@@ -187,7 +187,7 @@ async def _memory(store: Store, scope: str) -> tuple[list[MemoryEntry], list[Mem
 
 
 async def refusal(kind: type[E], attempt: Awaitable[object], **fields: object) -> E:
-    """The error of this kind and with these fields that `attempt` ends with; anything else is a failure of the case."""
+    """The error of this kind and with these fields that `attempt` ends with; any other end fails the case."""
     try:
         answer = await attempt
     except kind as error:

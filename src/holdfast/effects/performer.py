@@ -127,7 +127,7 @@ class LeasedJournal:
         self.wakes = lease.wakes
         """The wake count of the journal at the last durable append."""
         self.on_wake: Callable[[int], None] | None = None
-        """Called with `wakes` when an append finds more of them, before its waiters go on."""
+        """Called with `wakes` after an append that found new ones, before its waiters continue."""
         self.attend: Callable[[], Awaitable[None]] | None = None
         """Checks new inputs of the journal before an effect; does not return if the run must stop."""
         self.note: Callable[[Record], None] | None = None

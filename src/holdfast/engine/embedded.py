@@ -81,7 +81,7 @@ class EmbeddedEngine:
         self._stuck: dict[str, errors.HoldfastError] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         self._held: Counter[str] = Counter()
-        """Number of held inputs of each session with some."""
+        """Number of held inputs of each session."""
         self._held_since: dict[str, float] = {}
         """Loop time at which the work of a held session was last considered."""
         self._wake = asyncio.Event()
@@ -248,9 +248,7 @@ class EmbeddedEngine:
         return max(min(waits), MIN_WAIT)
 
     async def _tick(self) -> bool:
-        """Search undelivered notifications again (the host's gate may have opened) and purge; returns whether it was
-        time.
-        """
+        """Search undelivered notifications again (the host's gate may have opened) and purge; False if too early."""
         now = asyncio.get_running_loop().time()
         if self._ticked and now - self._ticked < self._tick_every:
             return False
@@ -366,7 +364,7 @@ class EmbeddedEngine:
         if self._stopping:
             return
         while self._room() > 0:
-            # A session that is to be driven again may still be driven: its end comes here.
+            # A session to be driven again may still be driven; its end calls this too.
             following = next((name for name in self._queue if name not in self._active), None)
             if following is None:
                 break

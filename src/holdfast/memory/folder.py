@@ -112,7 +112,7 @@ class WriteOutcome(Enum):
 
 
 KnownDigests: TypeAlias = dict[tuple[str, bytes], tuple[tuple[int, ...], FileDigests]]
-"""Digests of files by their place, each with the stamp of the file."""
+"""Digests of files by their place, each with the version of the file that was read."""
 
 
 def entry_path(place: EntryPlace) -> str:

@@ -84,14 +84,17 @@ class HookRequest:
     kind: RequestKind = "turn"
 
     def deny(self, reason: str) -> Deny:
-        """Refuse the request; the turn ends as failed. For a summary, the runtime drops the oldest messages instead. A
-        direct question raises a `ModelError` of the kind ``denied``.
+        """Refuse the request; the turn ends as failed.
+
+        For a summary, the runtime drops the oldest messages instead. A direct question raises a `ModelError` of the
+        kind ``denied``.
         """
         return Deny(reason)
 
     def answer(self, text: str) -> Answer:
-        """Use this text as the reply or the summary. Before the call, the model is not asked; after it, the text
-        replaces its reply.
+        """Use this text as the reply or the summary.
+
+        Before the call, the model is not asked; after it, the text replaces its reply.
         """
         return Answer(text)
 

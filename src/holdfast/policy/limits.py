@@ -299,7 +299,7 @@ class Mandate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The session of the parent."""
     turn: str
     key: str
-    """The call of the parent, in its first journal."""
+    """The key of the parent's call, in the journal where it began."""
     call: str
     """The idempotency key of that call, the same wherever it continues."""
     above: tuple[str, ...]
@@ -313,7 +313,7 @@ class Mandate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     private: bool = False
     """The parent had read private data."""
     untrusted_by: str = ""
-    """The record that brought the private data."""
+    """The record that brought the untrusted text."""
     private_by: str = ""
 
 

@@ -377,9 +377,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.tools.specificity(subject)
 
     def find(self, subject: Subject, real: Real) -> Finding:
-        """Check the conditions for a call of a matching tool. The predicate runs last, and only if no other condition
-        fails.
-        """
+        """Check the conditions for a call of a matching tool; the predicate runs last, if no other condition fails."""
         named = not self.tools.everything
         found = all_of(
             (

@@ -195,7 +195,7 @@ def stubs_of(specs: Iterable[ToolSpec]) -> tuple[Stub, ...]:
 
 
 def function_name(tool: str) -> str:
-    """The name of a tool in programs: its own, unless Python reserves it."""
+    """The name of a tool in programs: its own, made a free Python name."""
     name = _ODD.sub("_", tool)
     if not name.strip("_"):
         raise StubsInvalid(tool, "nothing of its name can be a name in Python")

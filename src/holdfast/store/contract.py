@@ -63,8 +63,7 @@ class StoreLimits(msgspec.Struct, frozen=True):
     wal_bytes: int = 16 * 1024 * 1024
     """Size of the write-ahead log at which it is reset."""
     wal_max_bytes: int = 1024 * 1024 * 1024
-    """Size of the write-ahead log above which writes are refused, because a foreign reader keeps it from being reset.
-    """
+    """Size of the write-ahead log at which writes are refused; a foreign reader keeps it from being reset."""
     wait_bytes: int = 1024 * 1024
     """The question of one wait."""
     rule_bytes: int = 32 * 1024
@@ -256,7 +255,7 @@ class FeedEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """A journal as in the lists."""
+    """A journal in a list."""
 
     id: str
     kind: JournalKind

@@ -390,7 +390,7 @@ class TriggerOptions(msgspec.Struct, frozen=True):
     """Most starts in `window`."""
     window: timedelta | float = timedelta(minutes=1)
     overflow: Overflow = "wait"
-    """Whether an occurrence at a limit waits or is skipped."""
+    """The treatment of an occurrence at a limit: wait, or skip it."""
 
 
 class StartLimits(msgspec.Struct, frozen=True, omit_defaults=True):

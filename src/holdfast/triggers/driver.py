@@ -401,7 +401,7 @@ class TriggerDrive(JournalDrive):
             return True
 
     async def _wait_for_slot(self) -> None:
-        """Wait until a run ends, something comes, or a moment is due."""
+        """Wait until a run ends, an input arrives, or a moment is due."""
 
         async def wait_for_end(one: RunningStart) -> None:
             with suppress(errors.HoldfastError):

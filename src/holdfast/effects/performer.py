@@ -243,7 +243,6 @@ async def read_history(store: Store, journal: str) -> RunHistory:
 
 
 JournalLedger: TypeAlias = LeasedJournal | RecordedJournal
-"""The journal of a performer."""
 
 
 class Performer:

@@ -130,7 +130,7 @@ def decide(base: MirrorBase | None, file: FileDigests | None, entry: EntryState)
         return KeepBase(MirrorBase(MirroredCopy(entry.version, entry.value, file.file)))
     if copy is not None:
         return WriteFile(copy.file)
-    # After a crash it is unknown whether the text was edited before or after the entry was written.
+    # After a crash, the text may have been edited before or after the entry was written.
     return TakeFile(entry.version) if sure else KeepBoth(entry.version, file.file)
 
 

@@ -439,7 +439,6 @@ class Mirror:
         self.problem: HoldfastError | OSError | None = None
         """The error of the last comparison, if it failed; the mirror tries again."""
         self.report: MirrorReport | None = None
-        """The report of the last comparison."""
         self._store = store
         self._settle = settle
         self._poll = poll

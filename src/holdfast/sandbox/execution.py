@@ -80,7 +80,6 @@ class CallSequence:
     def __init__(self, program: str) -> None:
         self._prefix = call_id(program, 0)[:-1]
         self.made = 0
-        """Number of calls."""
         self.waiting: dict[int, HostCall] = {}
         """The calls without a result by the sandbox's number, in the order in which they were made."""
         self._numbers: dict[str, int] = {}
@@ -366,7 +365,6 @@ def encode_system_answer(asked: protocol.SystemCall, outcome: CallOutcome) -> by
 # ---- the execution ----
 
 START_SECONDS: Final = 20.0
-"""Time for a worker to start."""
 _GRACE: Final = 5.0
 """Time for a worker to stop code over its limit, before it is killed."""
 _REPLAY_FACTOR: Final = 4.0

@@ -842,7 +842,6 @@ def load_request(state: bytes) -> bytes:
 UNDEFINED_REQUEST: Final = frame_message(bytes_field(5, bytes_field(3, b"")))
 """The unknown name is undefined."""
 DUMP_REQUEST: Final = frame_message(bytes_field(7, b""))
-"""Request a `StateDump`."""
 
 
 def _error_part(kind: str, message: str) -> bytes:

@@ -168,7 +168,6 @@ class Stub:
     names: tuple[str, ...] = field(init=False)
     """Its parameters in positional order: required ones first."""
     needed: frozenset[str] = field(init=False)
-    """The required parameters."""
     in_one: bool = field(init=False)
     """The arguments are one dict, because some of their names are no Python names."""
 

@@ -270,7 +270,7 @@ class TriggerDrive(JournalDrive):
     # ---- taking in ----
 
     async def _take(self) -> bool:
-        """Take inbox and due moments; answers whether there is more."""
+        """Take inbox and due moments; True if there is more."""
         state, more = self._state, False
         added: list[records.Record] = []
         reserved: list[Reservation] = []
@@ -319,7 +319,7 @@ class TriggerDrive(JournalDrive):
     # ---- starting ----
 
     async def _start(self) -> bool:
-        """Start occurrences; answers whether one waits for a running one."""
+        """Start occurrences; True if one waits for a running one."""
         state = self._state
         if state.queue:  # an occurrence waits for room
             state = trigger_state.after_ends(state, [one.ref for one in state.running if await self._is_over(one)])

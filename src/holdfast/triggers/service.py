@@ -365,7 +365,7 @@ class Triggers:
     async def _say(
         self, name: str, command: TriggerCommand, key: str | None, admission: AdmissionWindow | None = None
     ) -> bool:
-        """Put a command into the inbox of a trigger; answers whether it is new."""
+        """Put a command into the inbox of a trigger; True if it is new."""
         if self._closed:
             raise errors.RuntimeStopped
         id = trigger_journal(name)
@@ -382,7 +382,7 @@ class Triggers:
         return None if view is None or view.definition is None or not view.state.enabled else view.definition.source
 
     async def occurred(self, name: str, key: str, payload: object) -> bool:
-        """Accept a file; answers whether it is new. A known file costs no write."""
+        """Accept a file; True if it is new. A known file costs no write."""
         if await self._store.find_input(trigger_journal(name), key) is not None:
             return False
         return await self._say(name, OccurCommand(payload), key)

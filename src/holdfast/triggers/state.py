@@ -132,7 +132,6 @@ class StateChange(NamedTuple):
     state: TriggerState
     reserved: tuple[Reservation, ...] = ()
     dropped: tuple[Reservation, ...] = ()
-    """Dropped reservations, which will not start."""
 
 
 def take_command(state: TriggerState, number: int, key: str, at: int, command: TriggerCommand) -> StateChange:

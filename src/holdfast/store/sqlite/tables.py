@@ -645,7 +645,7 @@ class AdmissionTable(_Table):
 _TOTAL: Final = -1
 """The day of the row with the total."""
 _NO_AGENT: Final = ""
-"""Stands for journals without an agent."""
+"""The agent of journals without one."""
 _SPEND_COLUMNS: Final = ", ".join(Spend.__struct_fields__)
 _ADD_SPEND: Final = (
     _insert_into("spending", f"agent, day, {_SPEND_COLUMNS}")

@@ -35,7 +35,7 @@ from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN
 from holdfast.processes.keys import process_id_of, signal_name
 from holdfast.processes.keys import wait_label as label_of
-from holdfast.processes.lists import glance_process, read_process
+from holdfast.processes.lists import glance_process
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.runtime import Runtime
@@ -484,7 +484,7 @@ async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem
     """
     names, caller = (await open_waits(store, line.id) if line.kind == "session" else ()), None
     if is_task_id(line.id):
-        state = await read_process(store, line.id)
+        state = await glance_process(store, line.id)
         names, caller = state.waits, None if state.call is None else state.call.tool
     own = [
         name

@@ -447,10 +447,9 @@ class Tasks:
     async def adopt(self, session: str, agent: str, turn: str, work: SpillableCall) -> str:
         """Let a call that is under way go on in the background; answers the id of its task, when that is durable."""
         call = self._task_call(session, turn, work.call, begun=True)
+        claiming = self._claim(keys.task_id(session, call.key))
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
-        accepting = asyncio.ensure_future(self._accept(session, agent, call, patient=True))
-        claiming = asyncio.ensure_future(self._claim(keys.task_id(session, call.key)))
-        id, lease = await asyncio.gather(accepting, claiming)
+        id, lease = await asyncio.gather(self._accept(session, agent, call, patient=True), claiming)
         now = self._store.clock.read().wall
         opening = [
             *task_start_records(call, 1, now),
@@ -466,7 +465,7 @@ class Tasks:
         return id
 
     async def _claim(self, id: str) -> Lease:
-        return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # a coroutine: it begins after the accept
+        return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # submitted when this runs: after the accept
 
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         id = keys.task_id(session, call.key)

@@ -175,7 +175,7 @@ class ApprovalRequested(_Event, frozen=True, tag="approval_requested"):
 
 
 class HandedOff(_Event, frozen=True, tag="handed_off"):
-    """Another agent takes over the session and goes on with the turn."""
+    """Another agent takes over the session and continues the turn."""
 
     agent: str
     """The agent that has the session now."""

@@ -442,7 +442,6 @@ class Profiles:
         return sorted(found)
 
     def get(self, name: str) -> Profile:
-        """Read a profile."""
         self._trust_folder()
         data = _read(self._file(name), name)
         if data is None:

@@ -259,7 +259,7 @@ class Handed(_Record, frozen=True, gc=False, tag="handed"):
     """The agent before."""
     reason: str = ""
     untrusted: bool = False
-    """The session had read untrusted content; the new agent may not know the tools that gave it."""
+    """The session had read untrusted content; the new agent may not know the tools that returned it."""
     private: bool = False
     """The session had read private content."""
     mode: str | None = None

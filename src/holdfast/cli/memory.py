@@ -296,7 +296,6 @@ class Draft:
         return CallInvalid(f"{reason}; your text is in {self.file}")
 
     def remove(self) -> None:
-        """Delete the file."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -30,7 +30,7 @@ class ProviderLine(msgspec.Struct, frozen=True):
     provider: str
     dialect: str
     base_url: str | None
-    """None where it must be given, or is set to something that is no address."""
+    """None if it must be set, or is set to an invalid address."""
     variables: tuple[str, ...]
     """The environment variables that may hold the address, or its parts."""
     keys: tuple[str, ...]

@@ -257,7 +257,7 @@ async def _resume(path: Path, target: sessions.TurnTarget, agent: Agent, screen:
 
 async def _in_background(store: Store, session: str) -> bool:
     """True if tool calls of a session run in the background, or their notifications are not delivered yet."""
-    for status in ("idle", "running"):  # in the order in which a task goes on
+    for status in ("idle", "running"):  # in the order of a task's progress
         if await store.journals(role=TASK_ROLE, session=session, status=status, limit=1):
             return True
     return bool(await store.next_notifications(session, 1))
@@ -464,7 +464,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class FollowResult:
-    """The exit code of a turn, its open waits, and whether a signal stopped the follower."""
+    """The exit code of a turn, its open waits, and True if a signal stopped the follower."""
 
     code: int
     waits: tuple[str, ...] = ()
@@ -563,7 +563,7 @@ class TurnFollower:
             return
         self._screen.remark(f"left at once; {self._turn.id} ends when the store is next opened: {self._hint('resume')}")
         sys.stdout.flush()
-        os._exit(options.INTERRUPTED)  # whatever still runs here must not hold it up; the store bears it
+        os._exit(options.INTERRUPTED)  # running work here must not hold it up; the store survives that
 
     def _leave(self) -> None:
         if not self._left.done():
@@ -705,7 +705,6 @@ class ChatSession:
         """The exit code of the last turn."""
 
     async def begin(self, session: str | None, as_id: str | None) -> None:
-        """Open the store and the session."""
         opening = _open_session(self._path, session, as_id, self._agent, self._reference)
         store, self.session = await self._stack.enter_async_context(opening)
         try:
@@ -869,7 +868,6 @@ class ChatSession:
             return False
 
     async def history(self) -> list[str]:
-        """The messages, as lines."""
         try:
             messages = await self._runtime.session(self.session).history()
         except JournalMissing:
@@ -887,7 +885,6 @@ class ChatSession:
         return lines
 
     async def end(self) -> None:
-        """Close the store."""
         await self._stack.aclose()
 
 

@@ -64,7 +64,8 @@ class SessionLine(msgspec.Struct, frozen=True):
     id: str
     agent: str | None
     status: str
-    """As in the journal; or `interrupted` (no process drives it), `queued` (it has not begun) or `quarantined`."""
+    """The status in the journal; or `interrupted` (no process drives it), `queued` (it has not begun) or `quarantined`.
+    """
     records: int
     created: int
     updated: int

@@ -557,7 +557,6 @@ class AnthropicReader(ResponseReader):
 
     @property
     def complete(self) -> bool:
-        """True if ``message_stop`` has come."""
         return self._done
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
@@ -636,7 +635,7 @@ class AnthropicReader(ResponseReader):
         if self._started and not self._early:
             if message.get("id") == self._id:  # some gateways repeat it
                 return self._ignore()
-            # A gateway lost the reply, tried again, and goes on in the same response.
+            # A gateway lost the reply, tried again, and continues in the same response.
             events.append(StreamReset("the provider began its reply anew"))
             self._reset()
         self._started, self._early = True, False

@@ -929,7 +929,6 @@ class ReasoningDetails:
                 kept[field] = value
 
     def all(self) -> list[dict[str, Any]]:
-        """Return the whole details."""
         return [
             {**kept, _DETAIL_FIELDS[kept["type"]]: "".join(pieces)} if pieces else kept for kept, pieces in self._kept
         ]

@@ -33,7 +33,7 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """``provider:model``, as it is recorded."""
+        """``provider:model``, as recorded."""
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
@@ -106,7 +106,7 @@ _PROVIDER_EFFORTS: Final[Mapping[str, tuple[Effort, ...]]] = {
     "xai": _LOW_TO_HIGH,
     "xai-chat": _LOW_TO_HIGH,
 }
-"""Efforts that a provider documents for all its models. Other providers get the effort as it is."""
+"""Efforts that a provider documents for all its models. Other providers get the effort unchanged."""
 
 
 @lru_cache(maxsize=256)

@@ -48,7 +48,6 @@ class Fallback:
         return f"Fallback({self.name!r})"
 
     async def respond(self, request: ModelRequest) -> ModelReply:
-        """Return the whole reply."""
         return await respond(self, request)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:

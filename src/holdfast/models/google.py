@@ -446,7 +446,7 @@ class GoogleReader(ResponseReader):
         if (reason := as_text(candidate.get("finishReason"))) not in _UNSPECIFIED:
             if self._call is not None:
                 self._end_call(events, whole=False)
-            # A blocked prompt stays blocked, whatever the candidate says.
+            # A blocked prompt stays blocked, even with a candidate.
             self._why = self._why or clip_text(as_text(candidate.get("finishMessage")))
             self._reason = reason if self._reason in {"", "STOP"} else self._reason
         if self._reason:
@@ -565,7 +565,6 @@ class GoogleCall:
         """Pieces of the string at `_path`."""
 
     def add(self, call: dict[str, Any], signature: str) -> None:
-        """Add the fields of a frame."""
         self._signature = signature or self._signature
         arguments, malformed = arguments_from_value(self._clean(call.get("args")))
         self._arguments |= arguments or {}
@@ -649,7 +648,6 @@ def _insert(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  
 
 
 def _append_text(before: Any, value: Any) -> Any:  # any JSON value
-    """Continue a string that was interrupted by another value."""
     return before + value if isinstance(before, str) and isinstance(value, str) else value
 
 

@@ -136,7 +136,6 @@ class HttpModel:
         return type(self) is HttpModel
 
     async def respond(self, request: ModelRequest) -> ModelReply:
-        """Return the whole reply."""
         return await respond(self, request)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
@@ -310,8 +309,6 @@ class HttpModel:
 
 
 class _Attempt:
-    """One attempt of a call."""
-
     key = ""
     url = ""
     """Address of the request, without the query."""
@@ -329,7 +326,7 @@ class _Attempt:
         self.begun = begun
 
     def close(self) -> None:
-        """Release the connection and the place in the gate."""
+        """Release the connection and the slot in the gate."""
         if self.response is not None:
             self.response.close()
         if self.gate is not None:
@@ -399,7 +396,6 @@ class _CallState:
         usage: Usage | None,
         outcome: str = "completed",
     ) -> None:
-        """Enter an attempt into the ledger."""
         entry = make_attempt(
             self.model,
             error,

@@ -26,17 +26,17 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def as_dict(value: Any) -> dict[str, Any]:  # any JSON value
-    """Return an object as it is, anything else as an empty one."""
+    """Return an object unchanged, any other value as an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:  # any JSON value
-    """Return an array as it is, anything else as an empty one."""
+    """Return an array unchanged, any other value as an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def as_text(value: Any) -> str:  # any JSON value
-    """Return a string as it is, anything else as an empty one."""
+    """Return a string unchanged, any other value as an empty one."""
     return value if isinstance(value, str) else ""
 
 
@@ -201,7 +201,7 @@ class SurrogateJoiner:
 
 
 def to_text(value: Any) -> str:  # any JSON value
-    """Return a text as it is, any other value as JSON."""
+    """Return a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else encode_json(value).decode()
 
 

@@ -1,4 +1,4 @@
-"""Record what a model said, and play it back: real traffic for tests, without a network and without a key.
+"""Record the replies of a model and replay them: real traffic for tests, without network or key.
 
     model = RecordedModel("weather.json", hf.model("anthropic:claude-sonnet-4-6"), mode="auto")
 
@@ -289,8 +289,6 @@ class RecordingTransport:
 
 
 class _RecordingResponse:
-    """A response that records its body."""
-
     def __init__(self, response: HttpResponse, ended: Callable[[bytes], None]) -> None:
         self.status = response.status
         self.headers = response.headers
@@ -353,8 +351,6 @@ class ReplayingTransport:
 
 
 class _ReplayedResponse:
-    """A response from a file."""
-
     def __init__(self, recorded: RecordedResponse) -> None:
         self.status = recorded.status
         connection = {"transfer-encoding", "content-length", "content-encoding"}  # they describe the recorded one
@@ -439,7 +435,6 @@ class RecordedModel:
         return () if self._replay is None else tuple(self._replay.differences)
 
     async def respond(self, request: ModelRequest) -> ModelReply:
-        """Return the whole reply."""
         return await respond(self, request)
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:

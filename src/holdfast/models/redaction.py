@@ -86,7 +86,6 @@ class RecordingRedactor:
 
     @property
     def known(self) -> int:
-        """Number of known credentials."""
         return len(self._values) + len(self._unencodable)
 
     def learn(self, url: str, headers: Mapping[str, str], body: bytes = b"") -> None:

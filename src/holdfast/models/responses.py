@@ -513,7 +513,6 @@ class ResponsesReader(ResponseReader):
 
     @property
     def complete(self) -> bool:
-        """True if the terminal frame has come."""
         return self._reply is not None
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
@@ -776,7 +775,6 @@ class TextPieces:
         """Number of texts."""
 
     def pieces(self, key: Key, piece: Piece) -> list[str]:
-        """Return the list of a text's pieces."""
         try:
             return self._kept[key][piece]
         except KeyError:
@@ -784,7 +782,6 @@ class TextPieces:
             return self._kept.setdefault(key, {}).setdefault(piece, [])
 
     def has(self, key: Key, piece: Piece) -> bool:
-        """True if a text has begun."""
         return piece in self._kept.get(key, ())
 
     def clear(self, key: Key, item: Item) -> int:

@@ -212,7 +212,7 @@ class HttpExchange:
         watch.add(self, min(now + timeouts.first_byte, now + timeouts.idle, self._deadline))
 
     def mark_sent(self) -> None:
-        """Start the wait for the answer."""
+        """Start the wait for the response."""
         if self._raw is None:
             self._allowed = self._timeouts.first_byte
             self._waiting_since = self._loop.time()

@@ -95,7 +95,7 @@ class Approvals:
             bound = None if tool is None else tool.bind(arguments)  # checked if this process has the tool
             if isinstance(bound, Complaint):
                 raise InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
-            # The call runs exactly as it is approved: a secret can't be redacted later, so it is refused.
+            # The call runs exactly as approved: a secret can't be redacted later, so it is refused.
             self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         runs = question.arguments if arguments is None else arguments
         approved = Approved(question.digest_with(runs), _approver(by), arguments)

@@ -94,7 +94,6 @@ class Authorizer:
                 self._recorded[key] = await read_decisions(self._performer, key)
 
     def decisions(self, key: str) -> RecordedDecisions:
-        """The recorded decisions about a call."""
         return self._recorded.get(key, NO_DECISIONS)
 
     def _subject(self, call: PreparedCall) -> Subject:
@@ -165,7 +164,7 @@ class Authorizer:
         decision = self._policy_decision(subject, taint)
         if decision.verdict == "deny":
             return _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
-        # A rule that a person stored for a sub-agent does not answer a question that its parent wants to be asked.
+        # A rule that a person stored for a sub-agent does not answer a question of its parent's policy.
         each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
         if why is not None and decision.verdict == "allow":
             decision = Decision("ask", "hook", why)
@@ -187,7 +186,7 @@ class Authorizer:
         return await self._ask(call, question, decision.expires_ms, taint, asked=asked)
 
     def _question(self, call: AuthorizedCall, subject: Subject, decision: Decision, *, each: bool) -> Question:
-        """The question about a call as it is now.
+        """The question about the current call.
 
         A question that an earlier release asked, without the implementation of the tool, stays that question.
         """
@@ -456,7 +455,7 @@ class RecordedDecisions:
     """Keys of questions without a recorded answer."""
 
     def applied_to(self, call: ToolCall) -> ToolCall:
-        """The call with the arguments that hooks or a person gave it."""
+        """The call with arguments from hooks or a person."""
         for decision in self.hooks or ():
             if isinstance(decision, Replace):
                 call = replace(call, arguments=decision.arguments)
@@ -466,7 +465,7 @@ class RecordedDecisions:
 
     @property
     def questioned(self) -> bool:
-        """True if a person was asked about the call, or has answered."""
+        """True if a question to a person about the call is recorded or answered."""
         return bool(self.asked) or self.answer is not None
 
     def forged(self, wait: Wait | None, *, begun: bool) -> str | None:
@@ -522,7 +521,10 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
 async def hook_record(
     performer: Performer, key: str, ask: EffectRequest, decided: Sequence[ToolDecision]
 ) -> tuple[list[ToolDecision], Outcome]:
-    """The decisions of hooks as they are recorded under `key`, and their record. What can't be recorded is a denial."""
+    """The decisions of hooks in their recorded form, and their record under `key`.
+
+    Unrecordable decisions are a denial.
+    """
     try:
         plain = [_as_json(decision) for decision in decided]
         # Secrets among the arguments are replaced by their names already now: the call must be the same after a crash.

@@ -456,7 +456,6 @@ class LiveEventBuffer:
 
     @cached_property
     def tag(self) -> str:
-        """Tag of this session in cursors."""
         return cursor_tag(self.session)
 
     @property
@@ -634,7 +633,7 @@ class _LivePosition:
             self._number = cursor.number
 
     def skip(self) -> None:
-        """Skip the live events that are there now."""
+        """Skip the existing live events."""
         if self._buffers and self._buffers[-1].last:
             self._number = self._buffers[-1].last
             self._gap_reason = "live events of other sessions may have come before"

@@ -67,7 +67,6 @@ class MirroredMemory:
         self._mirror: Mirror | None = None
 
     def memory(self, scope: str, by: str | None = None) -> Memory:
-        """The memory of a scope."""
         from holdfast.memory.handle import Memory
 
         return Memory(self._store, scope, by=by, changed=self._changed)
@@ -92,7 +91,6 @@ class MirroredMemory:
             self._start(self._path).changed()
 
     async def stop(self) -> None:
-        """Write the last changes, and stop."""
         if self._mirror is not None:
             with suppress(TimeoutError):  # another process has the folder and writes it, or the next one does
                 async with asyncio.timeout(1):
@@ -139,7 +137,7 @@ class RuntimeContext:
 
 
 class RuntimeClosing(Exception):
-    """The runtime is being closed: the drive stops here, and the next one goes on."""
+    """The runtime is being closed: the drive stops here, and the next one continues."""
 
 
 def is_control_flow(error: BaseException) -> bool:

@@ -125,7 +125,6 @@ class Deferrals:
         return key in self._returned
 
     async def has_answer(self, key: str) -> bool:
-        """True if the deferral has been answered."""
         return (await self._current(key)).state == "resolved"
 
     async def reply(self, key: str) -> DeferralReply:
@@ -194,7 +193,7 @@ async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, valu
 
     Late answers are not checked: they fail with an error that says so.
     """
-    body = canonical(value)  # first: an error about the value must not depend on whether the key is good
+    body = canonical(value)  # first: an error about the value must not depend on the validity of the key
     journal, name = store.wait_of(key)
     is_question = is_reconciliation_wait(name)
     if not is_question and not name.endswith(_DEFERRAL):

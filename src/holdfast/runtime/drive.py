@@ -132,24 +132,24 @@ class JournalDrive:
             self.notify((await self._store.wakes([self.session])).get(self.session, 0))
         while self._news or self._reading.locked():
             async with self._reading:
-                pass  # what is being read counts as well
+                pass  # records being read count as well
             if self._news:
                 await self._look()
         if self._interruption is not None:
             await asyncio.get_running_loop().create_future()
 
     async def _look(self) -> None:
-        """Read the inbox and act on what can't wait."""
+        """Read the inbox and act on urgent inputs."""
         async with self._reading:
             self._news, seen = False, self._heard
             try:
                 await self._take_inbox(await self._pending(), seen)
             except BaseException:
-                self._news = True  # whatever came has not been seen to
+                self._news = True  # the news has not been acted on
                 raise
 
     def _look_soon(self) -> None:
-        """Read the inbox in a task of its own, during the work."""
+        """Read the inbox in a separate task, during the work."""
         if self._looking is None or self._looking.done():
             self._looking = spawn(self._look_while_working())
 

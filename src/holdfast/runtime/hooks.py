@@ -211,7 +211,7 @@ class HookRunner:
                     raise
                 self._report_failure(hooks, name, error)
 
-    async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # whatever it returns
+    async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # any value
         """Run one hook within its time limit, else raise `HookTimeout`.
 
         The hook runs in its own task, so that one that swallows its cancellation can be abandoned. Context variables

@@ -182,7 +182,7 @@ class ModelCaller:
         self._earlier: tuple[Attempt, ...] = ()
         """Attempts of this call before its context was compacted."""
         self._unpaid: tuple[Attempt, ...] = ()
-        """Those of them whose usage is not counted yet."""
+        """Those of them with uncounted usage."""
         self.rules = prepare(agent).rules
         self._environment_id = turn.environments.get(agent.name)
         """The environment of the agent that was recorded last."""

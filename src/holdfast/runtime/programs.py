@@ -267,7 +267,7 @@ class ProgramRunner:
             try:
                 return await self._drive(program, step)
             finally:
-                self._calls.stop()  # at once: the worker may take a while to end, and calls must not go on meanwhile
+                self._calls.stop()  # at once: the worker may take a while to end, and calls must stop meanwhile
                 try:
                     await program.close()
                 finally:
@@ -455,7 +455,7 @@ class ProgramRunner:
                 await asyncio.sleep(seconds)
             else:
                 crash_point("program.before_wait")
-                # Of the timers, the one that is due next is enough to wake the turn.
+                # The next timer that is due is enough to wake the turn.
                 timers = [pause.key for pause in self._pauses[:1] if pause.durable]
                 raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *timers)
         return []
@@ -610,7 +610,7 @@ class ProgramRunner:
         return stopped_program_outcome(self.key, ask, now, [*self._made, *ended], [*self._unknown, *unknown])
 
     def unanswered(self, now: int) -> Iterator[Record]:
-        """Outcomes for open questions and pauses, which are given up."""
+        """Outcomes for open questions and pauses when the program is abandoned."""
         for call in self._calls.waiting.values():
             yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
         yield from (Cancelled(at=now, key=pause.key) for pause in self._pauses if pause.durable)
@@ -906,7 +906,7 @@ def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any],
 
 
 def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
-    """The error of a program that a limit stopped before its next calls, and the limit as it is recorded."""
+    """The error of a program that a limit stopped before its next calls, and the recorded form of the limit."""
     said = f"The program was stopped: {out.message}. What it had done stays done."
     return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
 
@@ -940,7 +940,7 @@ class Sandboxes:
         return self._own
 
     async def close(self) -> None:
-        """End all programs of the runtime's own sandbox. The host closes those that it gave."""
+        """End all programs of the runtime's own sandbox. The host closes its own sandboxes."""
         own, self._own = self._own, None
         if own is not None:
             await own.close()

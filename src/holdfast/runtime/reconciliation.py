@@ -1,6 +1,6 @@
 """Reconciliation: the outcome of an interrupted call that must not be repeated, from its tool or from a person.
 
-Also the records that interrupted calls and programs leave in the journal, and the outcomes of those that are given up.
+Also the records that interrupted calls and programs leave in the journal, and the outcomes of abandoned ones.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ CONCURRENCY: Final = 256
 """Sessions that one runtime drives at once."""
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LIVE: Final = 0.3
-"""An `inline_budget` for chats, in seconds: slower tool calls go on in the background."""
+"""An `inline_budget` for chats, in seconds: slower tool calls continue in the background."""
 CLOSE_GRACE: Final = 4.0
 """Time that work gets to finish when the runtime is closed, in seconds."""
 
@@ -333,7 +333,7 @@ class Runtime:
             check_workspaces([agent], self.store.path)
             self.agents[agent.name] = agent
             if self._engine is not None:
-                self._engine.wake()  # sessions of this agent can go on now
+                self._engine.wake()  # sessions of this agent can continue now
         elif known is not agent:
             raise errors.AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
         for other in prepare(agent).other_agents if known is None else ():
@@ -384,7 +384,7 @@ class Runtime:
         self,
         process: AnyProcess | str,
         /,
-        *args: Any,  # whatever the function takes
+        *args: Any,  # the function's arguments
         id: str | None = None,
         session: str | None = None,
         **kwargs: Any,

@@ -124,8 +124,7 @@ MAX_NOTIFICATIONS: Final = 32
 def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
     """Wrap the host's `can_deliver`; raises `GateInvalid` unless it is a synchronous function.
 
-    An answer that is not a bool raises when the gate is asked, instead of counting as a yes: an unawaited coroutine is
-    truthy.
+    Any answer but a bool raises, instead of counting as a yes: an unawaited coroutine is truthy.
     """
     if given is None:
         return lambda _: True
@@ -324,7 +323,7 @@ class SessionDrive(JournalDrive):
             if turn.parked is not None and not await self.waits.any_ended(turn.parked.waits):
                 return None, []
         if handed:
-            return turn, []  # the same process goes on with it
+            return turn, []  # the same process continues with it
         return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
@@ -557,7 +556,7 @@ class SessionDrive(JournalDrive):
                     return None
                 case HoldfastError() | RuntimeClosing() as error:
                     raise error
-                case Exception() | GeneratorExit() as error:  # unexpected; the session goes on
+                case Exception() | GeneratorExit() as error:  # unexpected; the session continues
                     run.performer.check_halted()
                     info = error_info(error, run.performer.redactor.text)
                     ending = Ending("failed", info.kind, info.message, "code", **run.so_far())

@@ -217,7 +217,7 @@ class _RequestReader:
             self._conversation.add(seq, record)
 
     async def _requests_of(self, record: Outcome, ask: EffectRequest) -> AsyncIterator[_Found]:
-        """Yield kind, agent, model, request, and whether the request has the recorded digest."""
+        """Yield kind, agent, model, request, and True if the request has the recorded digest."""
         key = keys.parse_key(record.key)
         if isinstance(record, Done) and is_environment(record):
             self._environments[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)

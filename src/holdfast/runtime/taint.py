@@ -149,7 +149,7 @@ class _FileMark(msgspec.Struct, frozen=True):
 
 
 async def mark_written(store: Store, subject: Subject, by: str) -> None:
-    """Mark the files that a call is about to write; `by` names the call and what tainted it."""
+    """Mark the files that a call is about to write; `by` names the call and the source of its taint."""
     for path in _paths(subject):
         scope, key = _scope(subject), _key(path)
         if await store.memory_get(scope, key) is not None:

@@ -60,7 +60,7 @@ ALREADY_TAKEN: Final = ErrorInfo(
 
 
 class TurnHandedOver(Exception):
-    """Another agent has the session now, and goes on with the turn."""
+    """Another agent has the session now, and continues the turn."""
 
 
 _TIME_SLICE: Final = 0.0005
@@ -68,7 +68,7 @@ _TIME_SLICE: Final = 0.0005
 
 
 class TurnParked(Exception):
-    """The turn can't go on until one of these waits has ended."""
+    """The turn can't continue until one of these waits has ended."""
 
     def __init__(self, waits: tuple[str, ...]) -> None:
         super().__init__(f"waiting for {', '.join(waits)}")
@@ -123,7 +123,7 @@ class ToolBatch:
         for group in _groups((state for key, state in batch.items() if key not in handoffs), self._tools):
             waits += await self._perform_group(group, batch, waits)
         if waits and programs is not None and programs.over:
-            for key in handoffs:  # they are not begun, whatever a person says
+            for key in handoffs:  # they are not begun, even if a person approves
                 if isinstance(parked := batch[key], ParkedCall) and runner.authorizer is not None:
                     batch[key] = await runner.authorizer.withdraw(parked)
             waits = ()

@@ -183,7 +183,7 @@ class ToolCallRunner:
         reads_on: bool = False,
     ) -> None:
         self.spilled = 0
-        """Calls of the current batch that go on in the background."""
+        """Calls of the current batch that continue in the background."""
         self.open = deferrals.open_calls
         """Calls that have an intent or began here, and have no outcome yet."""
         self.settled: set[str] = set()
@@ -425,7 +425,7 @@ class ToolCallRunner:
             yield self._interrupted(running, now)
 
     def give_up(self, calls: Iterable[str], now: int) -> Iterator[Record]:
-        """Outcomes for open calls that are given up while the turn continues."""
+        """Outcomes for open calls that are abandoned while the turn continues."""
         for key in calls:
             running = self.open.pop(key, None)
             if running is not None:

@@ -384,7 +384,7 @@ class ToolTimedOut(Exception):
 
 
 class _ToolEndedTask(Exception):
-    """A tool raised an exception reserved for the runtime: its call fails, and the turn goes on."""
+    """A tool raised an exception reserved for the runtime: its call fails, and the turn continues."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -480,7 +480,7 @@ async def _call_with_timeout(tool: AnyTool, bound: Bound, context: CallContext |
 _NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))
 
 
-def _holds_file(value: Any, depth: int = 0) -> bool:  # whatever a tool gave
+def _holds_file(value: Any, depth: int = 0) -> bool:  # any result of a tool
     if type(value) in _NO_FILES:
         return False
     if isinstance(value, File | Attachment):

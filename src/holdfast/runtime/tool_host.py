@@ -45,7 +45,6 @@ class ToolHost:
         self._attachments = Attachments(context.store)
 
     def memory(self, scope: str) -> Memory:
-        """The memory of a scope."""
         return self._memories.memory(scope)
 
     @property
@@ -71,7 +70,6 @@ class ToolHost:
         return await glance_process(self.store, id)
 
     async def task_result(self, state: ProcessState) -> bytes | None:
-        """The result of a task as JSON."""
         return await self._tasks.result(state)
 
     async def cancel_task(self, id: str, reason: str) -> Literal["requested", "already_requested", "too_late"]:
@@ -92,7 +90,7 @@ class ToolHost:
         return sorted((found for found in queued if found.kind == kind), key=lambda found: (found.due, found.no))
 
     async def forget_reminder(self, kind: str, id: int) -> bool:
-        """Cancel a reminder; returns whether this call did it."""
+        """Cancel a reminder; returns True if this call did it."""
         if not any(found.id == id for found in await self.reminders(kind)):
             return False
         found, decided = await self.store.settle_notification(id, "cancelled")

@@ -187,7 +187,7 @@ class TurnRunner:
         Raises `TurnParked` when it has to wait, `TurnHandedOver` when another agent takes it over.
         """
         turn, model_caller, budgets = self._turn, self._model_caller, self._budgets
-        if not self._strict:  # a replay check runs no tool, and its caller goes on in this context
+        if not self._strict:  # a replay check runs no tool, and its caller continues in this context
             current_hooks.set(self._hook_runner)
             if self._other_mode:
                 self._require_mode()
@@ -430,7 +430,6 @@ class TurnRunner:
     # ---- how it ends ----
 
     def answer(self, ending: Ending) -> str:
-        """The text of the answer."""
         if ending.answer is None or self._state is None:
             return ""
         return answer_of(self._state.thread, ending.answer)
@@ -459,7 +458,6 @@ class TurnRunner:
         return {"agent": None if self._agent is None else self._agent.name, "handoffs": self._turn.handoffs}
 
     def park(self, waits: tuple[str, ...]) -> Parked:
-        """Record that the turn waits."""
         crash_point("turn.before_park")
         parked = Parked(at=self.performer.now(), run=self.run, waits=waits)
         self.performer.submit([parked])

@@ -560,7 +560,6 @@ class FakeProvider:
         )
 
     async def close(self) -> None:
-        """Close all connections and stop listening."""
         server, self._server = self._server, None
         if server is None:
             return

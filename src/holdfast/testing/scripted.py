@@ -192,7 +192,6 @@ class ScriptedModel:
             yield event
 
     async def respond(self, request: ModelRequest) -> ModelReply:
-        """Return the whole reply."""
         return await respond(self, request)
 
     async def _make(self, request: ModelRequest, position: int) -> tuple[StreamEvent, ...]:

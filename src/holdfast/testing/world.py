@@ -58,7 +58,6 @@ class World:
         return list({attempt.idempotency_key: attempt.what for attempt in self.attempts()}.values())
 
     def attempts(self) -> list[EffectAttempt]:
-        """Return all attempts, in order."""
         if self.path is None:
             return list(self._attempts)
         if not self.path.exists():

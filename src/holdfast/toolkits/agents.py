@@ -78,7 +78,7 @@ class SubAgentRefused(UsageError):
 
 
 class SubAgentFailed(WorldError):
-    """A sub-agent gave no answer."""
+    """A sub-agent ended without an answer."""
 
     def __init__(self, agent: str, session: str, status: str, message: str) -> None:
         super().__init__(

@@ -206,7 +206,6 @@ class MemoryCommands:
         return _created(key)
 
     async def str_replace(self, path: str, old: str | None, new: str | None) -> str:
-        """Replace a piece of a file."""
         entry = await self._entry(path)
         if not old:
             raise EditRefused(path_of_key(entry.key), "old_str is missing; give the exact text to replace")

@@ -43,7 +43,6 @@ class TaskPlan(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> int:
-        """Number of steps left to do."""
         return sum(step.status in {"pending", "in_progress"} for step in self.steps)
 
     def shown(self) -> str:

@@ -82,7 +82,7 @@ class SkillFolderInvalid(UsageError):
 
 
 class SkillInvalid(UsageError):
-    """A skill can't be used as it is written."""
+    """A skill is invalid."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"the skill {quote_path(place)} can't be used: {reason}")

@@ -123,7 +123,6 @@ class Context(EffectContext):
 
     @property
     def deadline(self) -> datetime | None:
-        """The deadline of the turn."""
         due = self._caller.deadline
         return None if due is None else datetime.fromtimestamp(due / 1000, tz=UTC)
 
@@ -210,7 +209,7 @@ class CallContext(Context):
         self._moving = asyncio.get_running_loop().create_future()
 
     def release(self) -> None:
-        """Let steps and waits go on."""
+        """Release held steps and waits."""
         moving, self._moving = self._moving, None
         if moving is not None and not moving.done():
             moving.set_result(None)

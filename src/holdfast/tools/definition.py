@@ -249,7 +249,6 @@ class Tool(Generic[P, R]):
         return self.as_json(await invoke_function(self.reconcile, kwargs, f"{self.name} (reconcile)", on_loop=on_loop))
 
     def as_json(self, value: object) -> bytes:
-        """The JSON of a result."""
         # The error must not look like a call that did nothing.
         ran = f"the tool {self.name!r} ran to its end, only what it returned can't be kept"
         try:

@@ -54,14 +54,13 @@ class SlotGate:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def enter_now(self) -> bool:
-        """Enter if no wait is needed; whether it did."""
+        """Enter if no wait is needed; returns False otherwise."""
         if self._inside >= self._limit or self._waiting:
             return False
         self._inside += 1
         return True
 
     async def enter(self) -> None:
-        """Enter, after a wait if necessary."""
         if self.enter_now():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -131,7 +130,7 @@ class CallSlot:
             self._free()
 
     def step_aside(self) -> None:
-        """Return the shared slot; this call goes on without one."""
+        """Return the shared slot; this call continues without one."""
         everyone, self.shared = self.shared, None
         if everyone is not None:
             everyone.leave()
@@ -384,7 +383,7 @@ def _send_signal(pid: int, process: ProcessInfo, number: signal.Signals) -> bool
     except OSError:
         return False
     try:
-        # The handle refers to the process that had the pid when it was opened, whatever happens to the pid later.
+        # The handle refers to the process that had the pid when it was opened, even if the pid is reused.
         found = _read_process(pid)
         if found is None or found.began != process.began:
             return False

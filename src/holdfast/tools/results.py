@@ -299,7 +299,6 @@ class OutputNotes:
         return self._note(text)
 
     def rest(self) -> str | None:
-        """The remaining output, at the end."""
         text, self._data = self._data, b""
         return self._note(text)
 
@@ -321,7 +320,7 @@ def _trim_head(head: bytes) -> bytes:
         return head[:end]
     decoder = getincrementaldecoder("utf-8")("replace")
     decoder.decode(head[-_LONGEST_CHARACTER:])
-    return head[: len(head) - len(decoder.getstate()[0])]  # without the bytes of a character that goes on
+    return head[: len(head) - len(decoder.getstate()[0])]  # without the bytes of an incomplete character
 
 
 def _trim_tail(tail: bytes) -> bytes:

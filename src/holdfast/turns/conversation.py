@@ -281,7 +281,6 @@ class Conversation:
         """Metadata of inputs by message id."""
 
     def add(self, seq: int, record: Record) -> None:
-        """Fold the next record in."""
         self.seq = seq
         try:
             self._take(record)
@@ -473,7 +472,7 @@ class Conversation:
             if made.calls:
                 self._count(turn, (made.model, "direct"), made.usage, made.cost, calls=made.calls)
             self._breaker = made.judged(self._breaker, record.at)
-            if self._whole:  # the model sees less from here on; the history stays as it is
+            if self._whole:  # the model sees less from here on; the history is unchanged
                 self._seen = View(made.applied(self.context), len(self.thread))
         elif is_paid(record.key):  # a reply that was paid for and not used
             reply = decode_reply(bytes(record.value))

@@ -36,7 +36,6 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: dict[str, Any] = {}
 
     def asked_settings(self) -> Settings:
-        """The settings for a request."""
         return msgspec.convert(self.settings, Settings)
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 NESTED: Final = "/%call-"
 """Separates the key of a program from the number of a call that it made."""
 DEFERRAL: Final = "%defer"
-"""Key suffix of the record that a result will be given from outside."""
+"""Key suffix of a deferral: the record that the result comes later from outside."""
 RETURNED: Final = "%deferred"
 """Key suffix of the record that the tool has returned and only the outside answer is missing."""
 TAINTED: Final = "%tainted"

@@ -179,7 +179,6 @@ class Thread:
         """Digest of all messages, as a hash chain: adding a message costs the same at any length."""
 
     def add(self, *messages: Message) -> Thread:
-        """The thread with more messages."""
         # The shared list only grows at its end. A thread that is not at the end any more gets a copy.
         shared, wire = self._shared, self._wire
         if len(shared) != self._count:
@@ -202,7 +201,6 @@ class Thread:
         return tuple(self._shared[: self._count])
 
     def tail(self, count: int) -> list[Message]:
-        """The last `count` messages, oldest first."""
         return self._shared[max(self._count - count, 0) : self._count]
 
     def backwards(self) -> Iterator[Message]:
@@ -210,7 +208,6 @@ class Thread:
 
     @property
     def last(self) -> Message | None:
-        """The newest message."""
         return self._shared[self._count - 1] if self._count else None
 
     def __len__(self) -> int:

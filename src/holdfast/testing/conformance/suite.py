@@ -53,7 +53,7 @@ class Stores(Protocol):
     """One storage that can be opened repeatedly, also while it is open already."""
 
     def open(self, clock: Clock) -> AbstractAsyncContextManager[Store]:
-        """A new opening, which sees whatever earlier ones have committed."""
+        """A new opening, which sees all commits of earlier ones."""
         ...
 
 
@@ -200,7 +200,7 @@ async def refusal(kind: type[E], attempt: Awaitable[object], **fields: object) -
     raise AssertionError(message)
 
 
-async def promptly(attempt: Awaitable[Any]) -> Any:  # whatever the attempt answers
+async def promptly(attempt: Awaitable[Any]) -> Any:  # any value
     """The answer, or a failure instead of a hanging test."""
     return await asyncio.wait_for(attempt, PATIENCE)
 

@@ -162,7 +162,6 @@ class FileWriter:
     limits: FileLimits
 
     def write(self, place: WorkspacePath, content: str) -> str:
-        """Create or replace a file."""
         data = self._encode(place, content)
         self._check(place)
         self._make_directories(place.parent)
@@ -173,7 +172,6 @@ class FileWriter:
         return f"{'Replaced' if old else 'Created'} {place}: {lines:,} lines, {len(data):,} bytes."
 
     def edit(self, place: WorkspacePath, old: str, new: str, *, every: bool) -> str:
-        """Replace a piece of a file."""
         self._check(place)
         with self._directory(place.parent) as below, _lock_directory(below, str(place)):
             before, text = self._read(below, place)

@@ -27,7 +27,6 @@ class FilePage:
 
     @property
     def last(self) -> int:
-        """The number of its last line."""
         return self.first + len(self.lines) - 1
 
 

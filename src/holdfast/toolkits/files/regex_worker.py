@@ -13,7 +13,7 @@ from typing import IO, Any
 
 
 def find_lines(text: str, pattern: re.Pattern[str], *, context: int, room: int, chars: int) -> dict[str, Any]:
-    """Up to `room` matching lines with their context: number, whether the line matches, and its shown part."""
+    """Up to `room` lines, matches with their context: number, True for a match, and the shown part."""
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()

@@ -265,7 +265,7 @@ def _protected_names(what: str, given: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-# ---- confined opens: below a directory, whatever others rename or link meanwhile ----
+# ---- confined opens: below a directory, even while others rename or link ----
 
 MAX_LINKS: Final = 40
 _NO_MAGIC_LINKS: Final = 0x02
@@ -593,7 +593,6 @@ class WorkspacePath:
 
     @property
     def parent(self) -> WorkspacePath:
-        """The directory that holds it."""
         return WorkspacePath(self.parts[:-1])
 
     @property

@@ -63,7 +63,6 @@ class WalkedFolder:
                     yield entry
 
     def join(self, name: str) -> str:
-        """The path of an entry."""
         return f"{self.path}/{name}" if self.path else name
 
     def is_repository(self) -> bool:
@@ -86,7 +85,7 @@ class FolderWalk:
     """Folders that could not be read."""
 
     def folders(self) -> Iterator[WalkedFolder]:
-        """Each folder, as long as it is open."""
+        """Each folder, while it is open."""
         for _ in range(self.most):
             if not self.left:
                 return
@@ -320,7 +319,6 @@ class Findings:
     """Folders that could not be read."""
 
     def add(self, other: Findings) -> None:
-        """Add the findings of an earlier inspection."""
         for mine, more in ((self.names, other.names), (self.disarmed, other.disarmed), (self.armed, other.armed)):
             known = set(mine)
             mine += [name for name in more if name not in known]
@@ -356,7 +354,6 @@ class WorkspaceInspection:
     """Folders for which a rule holds, or for a folder above."""
 
     def run(self) -> Findings:
-        """Walk through the whole workspace."""
         walk = FolderWalk(self.root, self.opener, self.kept, MAX_WALKED_FOLDERS, self._make_readable)
         for folder in walk.folders():
             try:
@@ -661,7 +658,7 @@ class WorkspaceGuard:
         return self.findings
 
     def close(self) -> None:
-        """Let go of the workspace."""
+        """Release the stand-ins and close the workspace."""
         self._stack.close()
 
     def _unwritable(self) -> set[str]:

@@ -231,7 +231,7 @@ def bwrap_arguments(
     return [
         *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{descriptors.hold}"),
         bwrap,
-        # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it has none.
+        # Each namespace by name: with --unshare-all, bubblewrap continues even without a user namespace.
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *(() if profile == "network" else ("--unshare-net",)),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
@@ -345,7 +345,7 @@ _SOCKET: Final = (41, 198)
 _SOCKETPAIR: Final = (53, 199)
 _SHMGET: Final = (29, 194)
 _SET_ID: Final = 0o6000
-_MAKES: Final = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without them, the mode is whatever lies in the register
+_MAKES: Final = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without them, the mode is an arbitrary register value
 # Calls that give a file its mode, with the positions of the mode and of the flags that announce it.
 _MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]] = (
     ((90, None), 1, None),  # chmod

@@ -330,7 +330,6 @@ class _CommandProcess:
         return False
 
     def exceeded(self) -> str | None:
-        """The limit that it exceeded."""
         return None
 
     def inspect(self) -> Findings:

@@ -216,7 +216,6 @@ class _HtmlReader:
         """The beginning of the open link in `_inline`, and its target."""
 
     def finish(self) -> str:
-        """The whole text."""
         self._leave_to(0)
         self._close_code()
         while self._tables:

@@ -343,7 +343,7 @@ class HostRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlPolicy:
-    """The rules that decide whether a URL may be fetched."""
+    """The rules that decide which URLs may be fetched."""
 
     schemes: frozenset[str]
     ports: frozenset[int]

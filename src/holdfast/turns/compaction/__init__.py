@@ -1,4 +1,4 @@
-"""Compaction: a conversation that outgrows the model's window is made to fit, and nothing of it is lost. Pure.
+"""Compaction: fits a conversation that outgrows the model's window, without losing any of it. Pure.
 
     gauge = gauge.read(view.thread)                          # costs what was added
     if gauge.needs(budget):

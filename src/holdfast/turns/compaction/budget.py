@@ -1,4 +1,4 @@
-"""The room of a request, and the estimate of how much of it is used. Pure."""
+"""The room of a request, and the estimate of its used part. Pure."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ class Gauge:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a request with this thread."""
         return self.said if self.known else self.fixed + self.said
 
     def read(self, thread: Thread) -> Gauge:
@@ -188,7 +187,7 @@ _TEXTS: Final = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-
 
 def _class_of(byte: int) -> bytes:
     if byte >= 0x80:
-        # A byte that goes on with a character costs nothing.
+        # A byte that continues a character costs nothing.
         return next(name for below, name in ((0xC0, b"-"), (0xE0, b"2"), (0xF0, b"3"), (0x100, b"4")) if byte < below)
     sign = chr(byte)
     for found, name in ((sign.islower(), b"a"), (sign.isupper(), b"A"), (sign.isdigit(), b"0"), (sign == " ", b"s")):
@@ -346,11 +345,9 @@ class Measure:
 
     @property
     def total(self) -> int:
-        """Tokens of the request."""
         return self.fixed + sum(self.weights)
 
     def of(self, message: Message) -> int:
-        """Tokens of any message."""
         return self.scaled(self.counter.tokens(message))
 
     def scaled(self, tokens: int) -> int:
@@ -366,7 +363,7 @@ def measured(
     measure = _anchored(messages, plain, budget, counter, known)
     if not overflown or measure.total > budget.room:
         return measure
-    # Whatever was counted, it was too little by at least this much.
+    # The estimate was too low by at least this much.
     total = max(measure.total, 1)
     over = budget.room + 1
     weights = tuple(_scaled(weight, over, total) for weight in measure.weights)

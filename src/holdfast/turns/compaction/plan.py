@@ -730,7 +730,6 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """The requests for the summary, each kept whole."""
 
     def applied(self, thread: Thread) -> Thread:
-        """The thread after this compaction."""
         return apply(thread, self.plan, self.summary)
 
     def paying(self, refused: ModelReply) -> RecordedCompaction:

@@ -589,7 +589,7 @@ class Runtime:
             self._engine.poke(session, again=True)
 
     async def recover(self) -> list[RecoveredTask]:
-        """Recover the background calls of dead processes; returns each with its outcome.
+        """Recover the background calls of dead processes; returns each with the action taken.
 
         Opening a runtime does the same without a report. Calls of living processes are not touched.
         """

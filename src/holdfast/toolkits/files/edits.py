@@ -94,7 +94,7 @@ def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement:
 
 
 def was_edited(text: str, old: str, new: str) -> bool | None:
-    """True if this edit was made and nothing else changed the text; None if in doubt.
+    """True if this edit was made, assuming no other change of the text; None if in doubt.
 
     False also for an impossible edit: the next attempt fails with the reason.
     """

@@ -673,7 +673,7 @@ class WorkspaceGuard:
 
 
 def inspect_abandoned(workspace: str, protection: Protection) -> None:
-    """Inspect a workspace whose last command was killed together with its process; does nothing for others."""
+    """Inspect a workspace if a command ran there when its process was killed."""
     if has_stand_ins(workspace, protection.literals):
         WorkspaceGuard(workspace, protection, deep=False).close()
 

@@ -479,7 +479,7 @@ class _BubblewrapProcess(_CommandProcess):
         self._ended = False
 
     def await_first(self, group: ControlGroup, settings: ShellSettings) -> None:
-        """Limit the first process before it starts another. If the sandbox breaks first, raises with its output."""
+        """Limit the first process before it starts another. If the sandbox breaks first, its output tells why."""
         until = time.monotonic() + _START_SECONDS
         while b"\n" not in self._status_lines:
             if not self._hear(until):

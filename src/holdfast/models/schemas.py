@@ -14,7 +14,7 @@ def schema_prompt(schema: Mapping[str, Any], instructions: str = "") -> str:
     """Ask in words, after the instructions, for an answer of a schema that the provider can't enforce."""
     shape = encode_json(schema).decode()
     begin = f"{instructions}\n\n" if instructions else ""
-    return f"{begin}Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{shape}"
+    return f"{begin}Answer with JSON and nothing else. It must match this JSON schema:\n{shape}"
 
 
 # ---- strict schemas of OpenAI and others ----

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 EMPTY_FILE: Final = "(empty file)"
 """Replaces the text of an empty file."""
 _TEXT_TYPE: Final = re.compile(
-    r"text/|application/(?:[\w.+-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript|x-sh|sql|csv|x-ndjson)\b", re.IGNORECASE
+    r"text/|[\w.+-]+/[\w.+-]+\+(?:json|xml)\b"
+    r"|application/(?:[\w.+-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript|x-sh|sql|csv|x-ndjson)\b",
+    re.IGNORECASE,
 )
 
 

@@ -29,7 +29,7 @@ _KIND_BY_STATUS: Final = {
     404: "not_found",
     408: "timeout",
     409: "server_error",
-    413: "context_overflow",
+    413: "bad_request",
     425: "server_error",
     429: "rate_limited",
     498: "overloaded",
@@ -50,7 +50,7 @@ _DECISIVE_CODES: Final = tuple(
         ("usage_limit_reached|usage_not_included", "billing"),
         ("invalid_api_key|api_key_(?:invalid|expired)|access_token_expired", "authentication"),
         ("authentication_error|unauthori[sz]ed|unauthenticated", "authentication"),
-        ("context_length_exceeded|exceed_context_size|string_above_max_length|request_too_large", "context_overflow"),
+        ("context_length_exceeded|exceed_context_size|request_too_large", "context_overflow"),
     )
 )
 """Codes that say more than status and message."""
@@ -63,15 +63,18 @@ _CODES: Final = (
 )
 _BILLING: Final = re.compile(
     r"insufficient (?:account )?(?:balance|credit|funds)|(?:credit|balance) (?:balance )?is too low|enable billing"
-    r"|billing hard limit|billing (?:account )?(?:is )?not active|credits are depleted|used all available credits"
+    r"|billing hard limit|billing (?:account )?(?:is )?not active|used all available credits"
     r"|(?:reached|exceeded) (?:its|your|the) (?:monthly )?spending (?:limit|cap)|credit balance"
 )
 """The word "billing" alone proves nothing: rate limit messages also say where to pay for more."""
+_OUT_OF_MONEY: Final = re.compile(r"credits are depleted|spending cap|billing account")
+"""Waiting does not help, whatever pause the provider names."""
 _QUOTA: Final = "exceeded your current quota"
 """OpenAI says it of an account without money, Google also of a rate limit."""
 _BAD_REQUEST: Final = re.compile(
     r"invalid_request|bad_request|validation|invalid_argument|failed_precondition|out_of_range|unimplemented"
 )
+_SERVER_ERROR: Final = re.compile(r"server_error|api_error|internal")
 _RATE_LIMITED: Final = re.compile(r"rate.?limit|too.many.requests|throttl")
 _BAD_KEY: Final = re.compile(r"(?:incorrect|invalid) api key|api key not valid|invalid_api_key|authentication_error")
 _OVERFLOW: Final = re.compile(
@@ -83,11 +86,16 @@ _OVERFLOW: Final = re.compile(
     r"|tokens.{0,24}must be <=|must have less than \d+ tokens"
     r"|reduce the length|reduce your message size|request too large for model",
 )
+_LONG_MESSAGE: Final = re.compile(r"\bmessages\[|\binput\b")
+"""OpenAI's code `string_above_max_length` is about the conversation only where the message names it."""
+_PLAIN_STATUSES: Final = frozenset((401, 402, 403, 404))
+"""They say more than a code or a word about a server that is busy."""
 _KEY: Final = re.compile(
-    r"(?i)(?<=bearer )\S+"
+    r"(?i)(?<=bearer )\S+|\bbearer\s\s+\S+"
     r"|(?<=key provided: )\S+?(?=[.,]?(?:\s|\Z))"
     r"|\b(?:(?:sk|gsk|xai|pplx|nvapi|csk|fw|hf|tgp|AIza)[-_][A-Za-z0-9_*-]{8}|(?:sk|xai|gsk|rk|pk|key)-[\w*.-]{4}"
-    r"|AIza[A-Za-z0-9_-]{10}|ya29\.[\w.-]{10}|AQ\.[\w-]{20})[^\s\"'`<>()\[\]{},;]*",
+    r"|ya29\.[\w.-]{10}|AQ\.[\w-]{20})[^\s\"'`<>()\[\]{},;]*"
+    r"|AIza[A-Za-z0-9_-]{10}[A-Za-z0-9_-]*",
 )
 """A key to its end: the redactor would not find the rest of a key that is replaced in part."""
 
@@ -150,17 +158,26 @@ def _kind(status: int | None, report: _Report) -> str:
         return "content_filter"
     if _BAD_KEY.search(everything):
         return "authentication"
+    if _OUT_OF_MONEY.search(message) and (status is None or status < 500):
+        return "billing"
     # The message alone says that the account is out of money. If waiting helped, it would not be.
     waiting_helps = _RATE_LIMITED.search(codes) or report.retry_after is not None or report.limits
     no_quota = _QUOTA in message and "resource_exhausted" not in codes
     if not waiting_helps and (no_quota or _BILLING.search(message)):
         return "billing"
-    if status != 429 and (status is None or status < 500) and _OVERFLOW.search(everything):
+    coded = None if status in _PLAIN_STATUSES else _first(_CODES, codes)
+    if coded is not None and status is None:
+        return coded  # rate limits speak of too many tokens, too
+    if status != 429 and (status is None or status <= 500) and _OVERFLOW.search(everything):
         return "context_overflow"
-    if kind := _first(_CODES, codes):
-        return kind
+    if "string_above_max_length" in codes and _LONG_MESSAGE.search(message):
+        return "context_overflow"
+    if coded is not None:
+        return coded
     if status is not None:
         return _KIND_BY_STATUS.get(status) or ("bad_request" if 300 <= status < 500 else "server_error")
+    if _SERVER_ERROR.search(codes):
+        return "server_error"
     return _first(_CODES, everything) or ("bad_request" if _BAD_REQUEST.search(everything) else "server_error")
 
 

@@ -1038,7 +1038,7 @@ def failed(status: int, given: Any = None, **headers: str) -> ModelError:
         (404, "not_found", False),
         (408, "timeout", True),
         (409, "server_error", True),
-        (413, "context_overflow", False),
+        (413, "bad_request", False),
         (418, "bad_request", False),
         (422, "bad_request", False),
         (425, "server_error", True),

@@ -343,7 +343,10 @@ class Processes:
 
     def is_left(self, journal: str, wakes: int = 0) -> bool:
         """Whether a process is left to another worker, and nothing (a cancel, a deadline) came for it since."""
-        return wakes <= self._left.get(journal, -1)
+        if wakes <= self._left.get(journal, -1):
+            return True
+        self._left.pop(journal, None)
+        return False
 
     # ---- finding -----------------------------------------------------------------------------------------------------
 

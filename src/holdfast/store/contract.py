@@ -111,8 +111,8 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
     """One request to change the store; `R_co` is the type of its answer."""
 
     def size(self) -> int:
-        """Its bytes and characters, for the limits of the queue."""
-        return sum([len(said) for said in astuple(self) if type(said) is bytes or type(said) is str])
+        """Bytes and characters of its content, for the limits of the queue; 0 for a command that must always fit."""
+        return sum(map(len, self._contents().values()))
 
     def redact(self, redactor: Redactor) -> Self:
         """The command without the secrets in its content; `SecretExposed` if a name holds one."""

@@ -93,6 +93,9 @@ class SetTerms(Command[None], frozen=True):
     agent: str
     body: str | None
 
+    def _contents(self) -> dict[str, str | bytes]:
+        return {}  # numbers and choices: redacted, they would be other limits
+
     def apply(self, tx: Transaction) -> None:
         tx.rows.admission.set_terms(self.agent, self.body, tx.now.wall)
 

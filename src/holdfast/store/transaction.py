@@ -208,6 +208,9 @@ class Quarantine(Command[None], frozen=True):
     journal: str
     reason: str
 
+    def size(self) -> int:
+        return 0
+
     def apply(self, tx: Transaction) -> None:
         row = tx.journal(self.journal)
         if row.quarantine is None:

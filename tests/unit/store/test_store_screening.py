@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.errors.caller import SecretExposed
 from holdfast.secrets.redactor import Redactor
-from holdfast.store.contract import Command, blob_digest, input_digest
-from holdfast.store.inbox import Accept
+from holdfast.store.contract import Command, Owner, blob_digest, input_digest
+from holdfast.store.inbox import Accept, SetTerms
 from holdfast.store.memories import PutMemory
 from holdfast.store.notifications import Notify
-from holdfast.store.transaction import OpenJournal, PutBlob
+from holdfast.store.transaction import Claim, OpenJournal, PutBlob, Quarantine
 from holdfast.store.waits import SettleWait
 
 KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
@@ -39,7 +39,6 @@ CONTENT = {
     "PutBlob": ("body",),
     "PutMemory": ("value",),
     "Quarantine": ("reason",),
-    "SetTerms": ("body",),
     "SettleNext": ("payload",),
     "SettleWait": ("payload",),
 }
@@ -98,3 +97,24 @@ def test_the_digest_of_an_input_is_that_of_what_is_stored(redactor: Redactor) ->
 def test_the_digest_of_a_blob_is_that_of_what_is_stored(redactor: Redactor) -> None:
     clean = PutBlob("0" * 64, KEY.encode()).redact(redactor)
     assert clean.digest == blob_digest(clean.body)
+
+
+def test_the_terms_of_an_agent_stay_as_they_are_although_a_number_in_them_is_a_secret() -> None:
+    redactor = Redactor()
+    redactor.register("PIN", "67108864")
+    terms = SetTerms("clerk", '{"max_bytes":67108864,"per_window":1}')
+    assert terms.redact(redactor) == terms
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Claim("s", Owner("abc", 42, 7, "pid:[1]", "boot-1"), 1_000),
+        Quarantine("s", "record 1: it does not match its checksum"),
+        SettleWait("s", "w", "cancelled"),
+        SettleWait("s", "w", "expired"),
+    ],
+    ids=lambda command: f"{type(command).__name__} {getattr(command, 'state', '')}",
+)
+def test_a_command_without_content_fits_into_a_queue_that_is_full_of_bytes(command: Command[object]) -> None:
+    assert command.size() == 0

@@ -160,20 +160,20 @@ def _fields(rule: PolicyPart) -> dict[str, object]:
         when: dict[str, dict[str, object]] = {}
         for test in rule.tests:
             when.setdefault(test.argument, {})[test.word] = test.value
-        argv = [choice[0] if len(choice) == 1 else choice for choice in rule.argv or ()]
-        expires = (rule.expires_ms or 0) / 1000
+        argv = rule.argv
+        expires = None if rule.expires_ms is None else rule.expires_ms / 1000
         fields = {
             rule.verdict: rule.tools.text,
-            "when": when,
-            "argv": argv,
-            "domains": [str(host) for host in rule.domains or ()],
-            "matches": rule.matches,
-            "never": rule.never,
+            "when": when or None,
+            "argv": None if argv is None else [choice[0] if len(choice) == 1 else choice for choice in argv],
+            "domains": None if rule.domains is None else [str(host) for host in rule.domains],
+            "matches": rule.matches or None,
+            "never": rule.never or None,
             "reason": rule.reason,
-            "expires": int(expires) if expires.is_integer() else expires,
+            "expires": int(expires) if expires is not None and expires.is_integer() else expires,
             "name": rule.name,
         }
-    return {key: value for key, value in fields.items() if value}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _value(rule: PolicyPart, value: object) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import select
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -157,6 +157,10 @@ class RegexMatcher:
         except OSError as error:
             raise SearchUnavailable(f"no process can be started ({error.strerror})") from error
         left = max(self._until - time.monotonic(), 0.001)
+        # Not a timeout of the read: the process may also stop while it is written to, or within a line.
+        self._alarm = threading.Timer(left, self._end)
+        self._alarm.daemon = True
+        self._alarm.start()
         try:
             asked = {**self._query, "seconds": math.ceil(left) + 1, "memory": MATCHER_MEMORY}
             answer = self._ask(json.dumps(asked).encode() + b"\n")
@@ -172,7 +176,12 @@ class RegexMatcher:
             raise
         return self
 
+    def _end(self) -> None:
+        self._late = True
+        self._process.kill()
+
     def __exit__(self, *_: object) -> None:
+        self._alarm.cancel()
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -199,10 +208,7 @@ class RegexMatcher:
             for part in parts:
                 source.write(part)
             source.flush()
-            poll = select.poll()
-            poll.register(sink, select.POLLIN)
-            self._late = not poll.poll(max(self._until - time.monotonic(), 0) * 1000)
-            line = b"" if self._late else sink.readline()
+            line = sink.readline()
         except OSError:
             line = b""
         if not line.endswith(b"\n"):

@@ -535,6 +535,20 @@ def test_the_process_that_matches_does_not_outlive_one_that_was_killed(inside: P
         time.sleep(0.02)
 
 
+@pytest.mark.timeout(20)
+async def test_a_process_that_matches_and_does_not_go_on_ends_at_the_deadline(inside: Path) -> None:
+    (inside / "big.txt").write_text("foo\n" * 100_000)
+    search = next(tool for tool in files(inside, limits=FileLimits(seconds=2)) if tool.name == "search_files")
+    before = {*proc.descendants(os.getpid())}
+    running = asyncio.create_task(search.invoke(Bound({"pattern": "nothing", "glob": "big.txt"})))
+    while not (found := {*proc.descendants(os.getpid())} - before):
+        await asyncio.sleep(0)
+    os.kill(found.pop(), signal.SIGSTOP)  # it takes no more input, and its pipe is full
+    with pytest.raises(SearchStopped, match="took too long"):
+        await running
+    assert {*proc.descendants(os.getpid())} <= before
+
+
 def test_a_pattern_that_eats_memory_is_ended(inside: Path) -> None:
     (inside / "big.txt").write_text("ab" * 4_000_000)
     hands = Hands(files(inside, limits=FileLimits(seconds=60)))

@@ -42,6 +42,7 @@ from holdfast.toolkits.files import (
     writing_tools,
 )
 from holdfast.toolkits.files.edits import FileWriter
+from holdfast.toolkits.files.search import MatcherStopped, RegexMatcher
 from holdfast.toolkits.files.workspace import (
     SKIPPED,
     Opener,
@@ -535,24 +536,14 @@ def test_the_process_that_matches_does_not_outlive_one_that_was_killed(inside: P
         time.sleep(0.02)
 
 
-def _matches(pid: int) -> bool:
-    """True if the process is the matcher, and not still on its way to become it."""
-    with suppress(OSError):
-        return b"regex_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
-
-
 @pytest.mark.timeout(20)
-async def test_a_process_that_matches_and_does_not_go_on_ends_at_the_deadline(inside: Path) -> None:
-    (inside / "big.txt").write_text("foo\n" * 100_000)
-    search = next(tool for tool in files(inside, limits=FileLimits(seconds=2)) if tool.name == "search_files")
+def test_a_matcher_that_takes_no_more_input_is_ended_at_the_deadline() -> None:
     before = {*proc.descendants(os.getpid())}
-    running = asyncio.create_task(search.invoke(Bound({"pattern": "nothing", "glob": "big.txt"})))
-    while not (found := [pid for pid in proc.descendants(os.getpid()) if pid not in before and _matches(pid)]):
-        await asyncio.sleep(0)
-    os.kill(found[0], signal.SIGSTOP)  # it takes no more input, and its pipe is full
-    with pytest.raises(SearchStopped, match="took too long"):
-        await running
+    with RegexMatcher("nothing", time.monotonic() + 1, ignore_case=False, context=0, chars=100) as matcher:
+        (worker,) = {*proc.descendants(os.getpid())} - before
+        os.kill(worker, signal.SIGSTOP)
+        with pytest.raises(MatcherStopped, match="took too long"):
+            matcher.find(b"foo\n" * 1_000_000, 10)  # far more than its pipe holds
     assert {*proc.descendants(os.getpid())} <= before
 
 

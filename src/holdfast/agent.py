@@ -19,10 +19,10 @@ from holdfast.names import check_id
 from holdfast.policy.admission import Admission
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import Budget, Limits
-from holdfast.policy.rules import CLEAN, Policy, Subject, check_agent, decide, milliseconds
+from holdfast.policy.rules import CLEAN, Policy, check_agent, decide, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
 from holdfast.toolkits.agents import find_handoff, list_handoffs, list_sub_agents
-from holdfast.tools.definition import Toolset, flatten_tools
+from holdfast.tools.definition import Toolset, flatten_tools, subject_of
 from holdfast.turns.compaction.budget import Compaction, text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
 from holdfast.turns.keys import record_name
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from holdfast.messages import ToolResult, ToolSpec
-    from holdfast.policy.rules import Decision, PolicyPart, Taint
+    from holdfast.policy.rules import Decision, PolicyPart, Subject, Taint
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
     from holdfast.tools.definition import ToolSource as GivenTools
@@ -215,7 +215,7 @@ class Agent:
         if any(found.to == name for found in list_handoffs(self.tools)):
             raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
-        check_agent(name, [_subject(tool) for tool in self.tools.values()], self.policy)
+        check_agent(name, [subject_of(tool) for tool in self.tools.values()], self.policy)
         self.hooks: tuple[Hooks, ...] = check_hooks(hooks)
         self.admission = _default_or_given("admission", Admission, admission, "an Admission")
         self.compaction = _default_or_given("compaction", Compaction, compaction, "a Compaction")
@@ -420,11 +420,11 @@ class PreparedAgent:
 
     def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
         """A call of a tool as a policy sees it; without arguments, the tool alone."""
-        return _subject(self._agent.tools[tool], arguments)
+        return subject_of(self._agent.tools[tool], arguments)
 
     @cached_property
     def _tool_subjects(self) -> dict[str, Subject]:
-        return {name: _subject(tool) for name, tool in self._agent.tools.items()}
+        return {name: subject_of(tool) for name, tool in self._agent.tools.items()}
 
     @cached_property
     def checks_calls(self) -> bool:
@@ -438,10 +438,6 @@ class PreparedAgent:
     def tracks_taint(self) -> bool:
         """True if the policy of this agent, or of a handoff target, depends on taint."""
         return self.checks_calls or self.has_handoffs
-
-    def decide(self, subject: Subject, taint: Taint) -> Decision:
-        """The decision of the policy about a call in a turn with this taint."""
-        return decide(self._agent.policy, subject, taint)
 
     def taint_of_tools(self, heard: Mapping[str, str], session: str = "") -> Taint:
         """The taint of a conversation that contains results of these tools; the values are the keys of the calls."""
@@ -459,24 +455,6 @@ class PreparedAgent:
             if touched is not None and result.state != "skipped" and not is_background(result):
                 taint = taint.after(touched, record_name(session, key))
         return taint
-
-
-def _subject(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subject:
-    reach = tool.reach
-    return Subject(
-        tool=tool.name,
-        args={} if arguments is None else tool.accepts.resolve(arguments),
-        family=reach.family,
-        read_only=tool.read_only,
-        untrusted=tool.untrusted,
-        private=reach.private,
-        external=reach.external,
-        paths=reach.paths,
-        command=reach.command,
-        url=reach.url,
-        digest=tool.digest,
-        base=reach.base,
-    )
 
 
 def team_of(agent: Agent) -> dict[str, Agent]:

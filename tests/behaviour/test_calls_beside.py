@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import holdfast as hf
-from holdfast.runtime import tool_batch
+from holdfast.runtime import tool_call
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def test_a_call_that_waits_for_one_behind_it_gets_what_it_waits_for() -> N
 
 
 async def test_calls_that_wait_for_nothing_run_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_batch, "_TIME_SLICE", 60.0)
+    monkeypatch.setattr(tool_call, "_TIME_SLICE", 60.0)
     tasks: set[asyncio.Task[object] | None] = set()
 
     @hf.tool(read_only=True)

@@ -32,7 +32,7 @@ from holdfast.effects.canonical import canonical
 from holdfast.errors import HoldfastError, InvalidValue, JournalMissing, JournalQuarantined, PolicyInvalid
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
-from holdfast.policy.rules import CLEAN
+from holdfast.policy.rules import CLEAN, decide
 from holdfast.processes.keys import process_id_of, signal_name
 from holdfast.processes.keys import wait_label as label_of
 from holdfast.processes.lists import glance_process
@@ -176,7 +176,7 @@ class _ApprovalDialog:
         if isinstance(bound, Complaint):
             reasons = "; ".join(line.removeprefix("- ") for line in bound.text.split("\n")[1:-1])
             return arguments, escape_invisible(reasons or bound.text)
-        decision = prepare(self.agent).decide(prepare(self.agent).subject(self.approval.tool, arguments), CLEAN)
+        decision = decide(self.agent.policy, prepare(self.agent).subject(self.approval.tool, arguments), CLEAN)
         if decision.verdict != "deny":
             return arguments, None
         return arguments, f"{escape_invisible(decision.why)} ({escape_invisible(decision.rule)})"

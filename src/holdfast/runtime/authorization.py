@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
@@ -31,12 +30,12 @@ from holdfast.policy.approvals import (
     refusal_text,
 )
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
-from holdfast.policy.rules import Decision
+from holdfast.policy.rules import Decision, decide
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.hooks import hook_call
 from holdfast.runtime.taint import mark_written, writer_of
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, authorized
-from holdfast.tools.definition import Complaint
+from holdfast.tools.definition import Complaint, subject_of
 from holdfast.tools.results import error_for_complaint
 from holdfast.turns import keys
 from holdfast.turns.results import result_of
@@ -97,7 +96,7 @@ class Authorizer:
         return self._recorded.get(key, NO_DECISIONS)
 
     def _subject(self, call: PreparedCall) -> Subject:
-        return prepare(self._agent).subject(call.request.name, call.request.arguments or {})
+        return subject_of(self._agent.tools[call.request.name], call.request.arguments or {})
 
     # ---- deciding ----
 
@@ -268,7 +267,7 @@ class Authorizer:
 
     def _policy_decision(self, subject: Subject, taint: Taint) -> Decision:
         """The decision of the policy with secrets redacted: a model or a person may read it."""
-        decision = prepare(self._agent).decide(subject, taint)
+        decision = decide(self._agent.policy, subject, taint)
         redactor = self._performer.redactor
         if not redactor.active and len(decision.why) <= MAX_WHY:
             return decision

@@ -16,7 +16,7 @@ from holdfast.effects.replay import Divergence, diverge
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
 from holdfast.runtime.session_records import read_conversation, read_records, read_requests
-from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
+from holdfast.runtime.tool_call import TurnHandedOver, TurnParked
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.waits import JournalWaits
 from holdfast.turns import keys

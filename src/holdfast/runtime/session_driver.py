@@ -36,7 +36,7 @@ from holdfast.runtime.context import RuntimeClosing
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session_records import read_further, read_session
 from holdfast.runtime.taint import taint_of_notices
-from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
+from holdfast.runtime.tool_call import TurnHandedOver, TurnParked
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.waits import JournalWaits

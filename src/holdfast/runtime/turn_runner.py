@@ -27,8 +27,7 @@ from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.model_call import ModelCaller
 from holdfast.runtime.programs import Programs
-from holdfast.runtime.tool_batch import ToolBatch, TurnHandedOver
-from holdfast.runtime.tool_call import ToolCallRunner
+from holdfast.runtime.tool_call import ToolBatch, ToolCallRunner, TurnHandedOver
 from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import RESULT_READER
 from holdfast.turns import keys

@@ -33,6 +33,7 @@ from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
 from holdfast.messages import ToolSpec
 from holdfast.names import check_id, check_int
+from holdfast.policy.rules import Subject
 from holdfast.tools.functions import invoke_function
 from holdfast.tools.results import describe_error
 
@@ -260,6 +261,26 @@ class Tool(Generic[P, R]):
 
 
 AnyTool: TypeAlias = Tool[..., Any]
+
+
+def subject_of(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subject:
+    """A call of a tool as a policy sees it; without arguments, the tool alone."""
+    reach = tool.reach
+    return Subject(
+        tool=tool.name,
+        args={} if arguments is None else tool.accepts.resolve(arguments),
+        family=reach.family,
+        read_only=tool.read_only,
+        untrusted=tool.untrusted,
+        private=reach.private,
+        external=reach.external,
+        paths=reach.paths,
+        command=reach.command,
+        url=reach.url,
+        digest=tool.digest,
+        base=reach.base,
+    )
+
 
 # ---- deferred results ----
 

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.agent import prepare
-from holdfast.policy.rules import CLEAN, Policy, Taint, allow, ask, deny, within
+from holdfast.policy.rules import CLEAN, Policy, Taint, allow, ask, decide, deny, within
 from holdfast.testing import ScriptedModel, text
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def agent(folder: Path, *rules: Any) -> hf.Agent:
 
 
 def verdict(who: hf.Agent, tool: str, taint: Taint = CLEAN, /, **args: Any) -> str:
-    return prepare(who).decide(prepare(who).subject(tool, args), taint).verdict
+    return decide(who.policy, prepare(who).subject(tool, args), taint).verdict
 
 
 @pytest.fixture

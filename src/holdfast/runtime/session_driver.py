@@ -680,9 +680,12 @@ class SessionDrive(JournalDrive):
     @property
     def quiet(self) -> bool:
         """True if `steering` would find nothing new."""
-        if self._news or self._inbox or self._reading.locked() or self._store.shared:
-            return False
-        return self._interruption is None
+        return not (self.has_news or self._inbox or self._store.shared)
+
+    @property
+    def has_news(self) -> bool:
+        """True if something that this process has heard of must be read, or a request to stop has come."""
+        return self._news or self._reading.locked() or self._interruption is not None
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         """Take the inputs that enter the running turn now."""

@@ -299,8 +299,10 @@ class ToolCallRunner:
             # An idempotency key belongs to one call: it must not be used before the intent of that call is durable.
             await self._performer.settle()
             crash_point("tool.after_intent")
-            # A request to stop that was accepted before this intent was committed is known by now: then nothing runs.
-            await self._host.attend()
+            # Nothing runs if a request to stop was accepted before. The commit of an intent tells of all earlier inputs,
+            # also of those that other processes accepted.
+            if not intents or self._host.has_news:
+                await self._host.attend()
         return calls
 
     # ---- performing ----

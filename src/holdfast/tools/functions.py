@@ -101,10 +101,11 @@ class CallSlot:
     do not block all other tools; threads have their own limit.
     """
 
-    __slots__ = ("_kept", "_left", "_token", "_tool", "shared")
+    __slots__ = ("_kept", "_left", "_token", "_tool", "running", "shared")
 
-    def __init__(self, everyone: SlotGate, tool: SlotGate | None = None) -> None:
-        self.shared: SlotGate | None = everyone
+    def __init__(self, calls: LoopCalls, tool: SlotGate | None = None) -> None:
+        self.shared: SlotGate | None = calls.shared
+        self.running = calls.running
         self._tool = tool
         self._kept = 0
         self._left = False
@@ -168,7 +169,7 @@ class LoopCalls:
     def place_now(self, tool: AnyTool) -> CallSlot | None:
         """A slot for a call of `tool`, if the tool has no limit of its own and a shared slot is free."""
         if tool.max_parallel is None and self.shared.enter_now():
-            return CallSlot(self.shared)
+            return CallSlot(self)
         return None
 
     async def place_for(self, tool: AnyTool) -> CallSlot:
@@ -187,7 +188,7 @@ class LoopCalls:
             if own is not None:
                 own.leave()
             raise
-        return CallSlot(self.shared, own)
+        return CallSlot(self, own)
 
 
 calls_here: Final = PerLoop(LoopCalls).here
@@ -646,7 +647,8 @@ async def invoke_function(function: Callable[..., Any], kwargs: dict[str, Any], 
     function started are killed.
     """
     with CallProcesses(name) as spawned:
-        running = calls_here().running
+        slot = _current_slot.get()
+        running = calls_here().running if slot is None else slot.running
         try:
             if on_loop:
                 running[spawned] = name, function

@@ -299,8 +299,8 @@ class ToolCallRunner:
             # An idempotency key belongs to one call: it must not be used before the intent of that call is durable.
             await self._performer.settle()
             crash_point("tool.after_intent")
-            # Nothing runs if a request to stop was accepted before. The commit of an intent tells of all earlier inputs,
-            # also of those that other processes accepted.
+            # Nothing runs if a request to stop was accepted before. The commit of an intent tells of all earlier
+            # inputs, also of those that other processes accepted.
             if not intents or self._host.has_news:
                 await self._host.attend()
         return calls

@@ -6,7 +6,9 @@ A failure names its seed; the same seed gives the same history.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -184,6 +186,12 @@ def test_the_same_seed_gives_the_same_history() -> None:
 def test_different_seeds_give_different_histories() -> None:
     histories = {tuple(a.what for a in simulate(seed, _world_of).world.attempts()) for seed in range(20)}
     assert len(histories) >= 15
+
+
+def test_killed_processes_are_freed_with_their_queued_commands() -> None:
+    machines = [weakref.ref(simulate(seed, _world_of)) for seed in range(5)]
+    gc.collect()
+    assert not any(machine() for machine in machines)
 
 
 @pytest.mark.torture

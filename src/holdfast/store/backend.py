@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class WriteJob(msgspec.Struct, gc=False):
+class WriteJob(msgspec.Struct):
     """A command with the future of its caller; without a command, a check for commits of other processes."""
 
     command: Command[Any] | None

@@ -224,14 +224,11 @@ def plain(value: object, path: str = "$", depth: int = 0) -> object:
             return msgspec.to_builtins(value)
         case PurePath():
             return str(value)
+        case msgspec.Struct():
+            # Keep the names and tags of the struct, so that it can be read back; `canonical` refuses bytes.
+            return plain(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview)), path, depth)
         case _:
-            return _plain_object(value, path, depth)
-
-
-def _plain_object(value: object, path: str, depth: int) -> object:
-    if isinstance(value, msgspec.Struct):
-        # Keep the names and tags of the struct, so that it can be read back; `canonical` refuses bytes.
-        return plain(msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview)), path, depth)
+            pass
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return plain(fields, path, depth)
@@ -311,15 +308,11 @@ def _is_plain(wanted: Any) -> bool:
 def as_declared(value: Any, wanted: Any) -> Any:
     """A recorded value as the declared type; unchanged if it does not fit."""
     body = encode_value(value)
-    for read in (decode_value, _read_with_pydantic):
-        with suppress(Exception):  # no JSON form, a misfit, or a failing validator
-            return read(body, wanted)
+    with suppress(Exception):  # no JSON form, a misfit, or a failing validator
+        return decode_value(body, wanted)
+    with suppress(Exception):  # pydantic knows types that msgspec lacks, such as paths
+        return _adapter(wanted).validate_json(body)
     return value
-
-
-def _read_with_pydantic(body: bytes, wanted: Any) -> Any:
-    """Pydantic knows types that msgspec lacks, such as paths."""
-    return _adapter(wanted).validate_json(body)
 
 
 @lru_cache(maxsize=256)

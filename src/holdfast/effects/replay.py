@@ -85,13 +85,9 @@ def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, An
             before = old[index] if index < len(old) else _ABSENT
             after = new[index] if index < len(new) else _ABSENT
             yield from _differences(before, after, f"{path}[{index}]")
-    elif not _same(recorded, asked):
+    elif type(recorded) is not type(asked) or repr(recorded) != repr(asked):
+        # In Python 1 == True == 1.0 and 0.0 == -0.0, but their JSON texts differ.
         yield path, recorded, asked
-
-
-def _same(recorded: Any, asked: Any) -> bool:
-    # In Python 1 == True == 1.0 and 0.0 == -0.0, but their JSON texts differ.
-    return type(recorded) is type(asked) and repr(recorded) == repr(asked)
 
 
 def _show(value: Any) -> str:
@@ -190,16 +186,12 @@ class RunHistory:
         found = self.effects.get(key)
         if found is None:
             found = self.effects[key] = RecordedEffect()
-            self._in_scope(key)
+            scope = scope_of(key)
+            if scope not in self.order:
+                self.order[scope] = []
+                self._note_branches(scope)
+            self.order[scope].append(key)
         return found
-
-    def _in_scope(self, key: str) -> None:
-        scope = scope_of(key)
-        keys = self.order.get(scope)
-        if keys is None:
-            keys = self.order[scope] = []
-            self._note_branches(scope)
-        keys.append(key)
 
     def _note_branches(self, scope: str) -> None:
         parent, slash, part = scope.rpartition("/")
@@ -267,25 +259,17 @@ def decide_effect(
     """Decide about one effect. A difference counts before its outcome."""
     if recorded is None:
         return Miss() if strict else _INTENDED if repeat is Repeat.NEVER else _BEGUN
-    drift = _content_drift(recorded.ask(), ask)
-    if drift is not None and not (_same_identity(recorded.ask(), ask) and ask.kind in KEEPS_RECORDED):
+    known = recorded.ask()
+    same_identity = known.kind == ask.kind and known.target == ask.target  # the same key led to it
+    same_content = same_identity and known.content == ask.content
+    drift = None if same_content else diverge(_comparable(known), _comparable(ask))
+    if drift is not None and not (same_identity and ask.kind in KEEPS_RECORDED):
         return Mismatch(drift)
     if recorded.outcome is not None:
         return UseRecorded(recorded.outcome, drift)
     if strict:
         return Miss()
     return SettleAsUnknown() if repeat is Repeat.NEVER else PerformAgain()
-
-
-def _same_identity(recorded: EffectRequest, asked: EffectRequest) -> bool:
-    # The key led to this record, so it is the same.
-    return recorded.kind == asked.kind and recorded.target == asked.target
-
-
-def _content_drift(recorded: EffectRequest, asked: EffectRequest) -> Divergence | None:
-    if _same_identity(recorded, asked) and recorded.content == asked.content:
-        return None
-    return diverge(_comparable(recorded), _comparable(asked))
 
 
 def _comparable(ask: EffectRequest) -> dict[str, object]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.toolkits.web.fetch import BodyBroken, choose_decoder
-from holdfast.toolkits.web.page import FetchReport, ShowableContent, classify_content, decode_body
+from holdfast.toolkits.web.page import FetchReport, ShowableContent, WebPage, classify_content, decode_body
 
 PNG = b"\x89PNG\r\n\x1a\n...."
 
@@ -144,7 +144,7 @@ def test_a_character_that_was_cut_in_two_is_left_out() -> None:
 
 
 def parts(text: str, most: int) -> list[str]:
-    report = FetchReport(url="https://example.com/", hops=0, media_type="text/plain", title="", text=text)
+    report = FetchReport("https://example.com/", 0, "text/plain", WebPage("", text, cut=False))
     found: list[str] = []
     start = 0
     while True:
@@ -168,7 +168,7 @@ def test_a_text_without_lines_comes_in_parts_of_the_limit() -> None:
 
 
 def test_a_start_behind_the_end_says_so() -> None:
-    report = FetchReport(url="https://example.com/", hops=2, media_type="text/plain", title="T", text="words")
+    report = FetchReport("https://example.com/", 2, "text/plain", WebPage("T", "words", cut=False))
     assert report.render(99, 100) == (
         "URL: https://example.com/ (after 2 redirects)\nTitle: T\nType: text/plain\n"
         "Characters: 5; there is nothing from 5 on"

@@ -20,7 +20,7 @@ from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, 
 from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
@@ -116,27 +116,25 @@ async def system_resolver(host: str) -> list[str]:
 
 async def resolve_host(url: Url, policy: UrlPolicy, resolver: Resolver) -> tuple[Address, ...]:
     """The addresses to dial for `url`; raises `UrlRefused` if any address of its name is forbidden."""
-    addresses = (url.address,) if url.address is not None else await _look_up(url, resolver)
+    if url.address is not None:
+        addresses: tuple[Address, ...] = (url.address,)
+    else:
+        try:
+            found = list(await resolver(url.host))
+            addresses = tuple(dict.fromkeys(ip_address(text.partition("%")[0]) for text in found))
+        except (OSError, UnicodeError) as error:
+            words = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            reason = f"the name {url.host} could not be looked up ({words}); is it spelt right?"
+            raise FetchFailed(str(url), reason) from None
+        except ValueError as error:
+            reason = f"the lookup of {url.host} gave something that is no address: {error}"
+            raise FetchFailed(str(url), reason) from None
+        if not addresses:
+            raise FetchFailed(str(url), f"the name {url.host} has no address")
     policy.check_addresses(url, addresses)
     if not policy.trusts(url) and any(is_own_address(address) for address in addresses):
         raise UrlRefused(str(url), "it leads to this machine itself")
     return addresses[:16]
-
-
-async def _look_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
-    try:
-        found = list(await resolver(url.host))
-        addresses = tuple(dict.fromkeys(ip_address(text.partition("%")[0]) for text in found))
-    except (OSError, UnicodeError) as error:
-        words = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise FetchFailed(
-            str(url), f"the name {url.host} could not be looked up ({words}); is it spelt right?"
-        ) from None
-    except ValueError as error:
-        raise FetchFailed(str(url), f"the lookup of {url.host} gave something that is no address: {error}") from None
-    if not addresses:
-        raise FetchFailed(str(url), f"the name {url.host} has no address")
-    return addresses
 
 
 def is_own_address(address: Address) -> bool:
@@ -260,15 +258,20 @@ _MOST_SAID: Final = 600
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _HttpAnswer:
     url: Url
     hops: int
     status: int
-    content_type: str
-    retry_after: str
+    headers: Mapping[str, str]
     body: bytes
     cut: bool
+
+    def read(self, kind: ShowableContent, *, raw: bool) -> WebPage:
+        """The body as text. A long page takes time: call it in a thread."""
+        is_page = kind.kind == "page"
+        text = decode_body(self.body, self.headers.get("Content-Type", ""), page=is_page, whole=not self.cut)
+        return render_html(text, str(self.url)) if is_page and not raw else WebPage("", text, cut=False)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -314,16 +317,7 @@ class Fetcher:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location is not None:
                 return self.policy.follow(url, location)
-            body, cut = await self._body(url, response)
-            return _HttpAnswer(
-                url=url,
-                hops=hops,
-                status=response.status,
-                content_type=response.headers.get("Content-Type", ""),
-                retry_after=response.headers.get("Retry-After", ""),
-                body=body,
-                cut=cut,
-            )
+            return _HttpAnswer(url, hops, response.status, response.headers, *await self._body(url, response))
 
     async def _body(self, url: Url, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
         """The decompressed body; True if it was cut at the limit."""
@@ -351,49 +345,28 @@ class Fetcher:
         return b"".join(parts), False
 
     async def _present(self, found: _HttpAnswer, *, start: int, raw: bool) -> str | File:
-        kind = classify_content(found.content_type, found.body)
+        kind = classify_content(found.headers.get("Content-Type", ""), found.body)
+        url = str(found.url)
         if found.status >= HTTPStatus.MULTIPLE_CHOICES:
-            raise await self._failed(found, kind)
+            # Our phrase for the status: a server could choose any words for its own.
+            phrase = HTTPStatus(found.status).phrase if found.status in set(HTTPStatus) else ""
+            later = found.headers.get("Retry-After", "")
+            waits = f" (try again after {later[:40]!a})" if later else ""
+            words = ""
+            if not isinstance(kind, str) and kind.kind != "file":
+                page = cast("WebPage", await run_in_thread(found.read, {"kind": kind, "raw": False}))
+                words = " ".join(page.text[: 4 * _MOST_SAID].split())
+                words = words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}..."
+            raise PageFailed(url, found.status, phrase + waits, words)
         if not found.body:
-            return FetchReport(url=str(found.url), hops=found.hops, media_type="", title="", text="").render(0, 1)
+            return FetchReport(url, found.hops, "", WebPage("", "", cut=False)).render(0, 1)
         if isinstance(kind, str):
-            raise ContentRefused(str(found.url), kind)
+            raise ContentRefused(url, kind)
         if kind.kind == "file":
             if found.cut:
-                size = f"more than {self.limit:,} bytes"
-                raise ContentRefused(str(found.url), f"it is {kind.media_type} of {size}")
+                raise ContentRefused(url, f"it is {kind.media_type} of more than {self.limit:,} bytes")
             name = unquote(found.url.path.partition("?")[0].rpartition("/")[2], errors="replace")[:200]
             return File(found.body, kind.media_type, name=name if name and name.isprintable() else None)
-        page = await _read(found, kind, raw=raw)
-        report = FetchReport(
-            url=str(found.url),
-            hops=found.hops,
-            media_type=kind.media_type,
-            title=page.title,
-            text=page.text,
-            cut_at=self.limit if found.cut else None,
-            longer=page.cut,
-        )
-        return report.render(start, self.characters)
-
-    async def _failed(self, found: _HttpAnswer, kind: ShowableContent | str) -> PageFailed:
-        # Our phrase for the status: a server could choose any words for its own.
-        phrase = HTTPStatus(found.status).phrase if found.status in set(HTTPStatus) else ""
-        waits = f" (try again after {found.retry_after[:40]!a})" if found.retry_after else ""
-        words = ""
-        if not isinstance(kind, str) and kind.kind != "file":
-            page = await _read(found, kind, raw=False)
-            words = " ".join(page.text[: 4 * _MOST_SAID].split())
-            words = words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}..."
-        return PageFailed(str(found.url), found.status, phrase + waits, words)
-
-
-async def _read(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
-    # A long page takes time: not on the event loop.
-    return cast("WebPage", await run_in_thread(_render, {"found": found, "kind": kind, "raw": raw}))
-
-
-def _render(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
-    page = kind.kind == "page"
-    text = decode_body(found.body, found.content_type, page=page, whole=not found.cut)
-    return render_html(text, str(found.url)) if page and not raw else WebPage("", text, cut=False)
+        page = cast("WebPage", await run_in_thread(found.read, {"kind": kind, "raw": raw}))
+        cut_at = self.limit if found.cut else None
+        return FetchReport(url, found.hops, kind.media_type, page, cut_at).render(start, self.characters)

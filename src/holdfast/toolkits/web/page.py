@@ -216,10 +216,7 @@ class _HtmlReader:
         """The beginning of the open link in `_inline`, and its target."""
 
     def finish(self) -> str:
-        self._leave_to(0)
-        self._close_code()
-        while self._tables:
-            self._close_table()
+        self._leave_to(0)  # closes code and tables
         self._end_block()
         return "\n".join(self._out).strip("\n")
 
@@ -243,7 +240,7 @@ class _HtmlReader:
                 self._leave_to(place)
         if name in _VOID:
             if self._invisible_from is None:
-                self._void(tag)
+                self._enter(tag)
             return
         if tag.closed and name in {"svg", "math"}:
             return
@@ -271,28 +268,21 @@ class _HtmlReader:
         while len(self._open) > place:
             self._leave()
 
-    def _void(self, tag: _Tag) -> None:
-        match tag.name:
-            case "br":
-                self._add("\n")
-            case "hr":
-                self._end_block()
-                if not self._in_text_cell():
-                    self._loose = True
-                    self._put(["---"])
-            case "img":
-                said = " ".join(strip_invisible(tag.attribute("alt"))[:500].split())
-                self._add(f" [image: {said}] " if said else " ")
-            case "base":
-                self._base = _join_link(self._base, tag.attribute("href")) or self._base
-            case _:
-                pass
-
     def _enter(self, tag: _Tag) -> None:
         name = tag.name
         if name in _BLOCKS:
             self._end_block()
         match name:
+            case "br":
+                self._add("\n")
+            case "hr" if not self._in_text_cell():
+                self._loose = True
+                self._put(["---"])
+            case "img":
+                said = " ".join(strip_invisible(tag.attribute("alt"))[:500].split())
+                self._add(f" [image: {said}] " if said else " ")
+            case "base":
+                self._base = _join_link(self._base, tag.attribute("href")) or self._base
             case "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
                 self._leave_cells()
                 self._marker, self._loose = "#" * int(name[1]) + " ", True
@@ -609,7 +599,7 @@ def _known_charset(label: str) -> str | None:
 # ---- the report for the model ----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FetchReport:
     """The text of a fetch, for a model."""
 
@@ -617,36 +607,34 @@ class FetchReport:
     """The URL after all redirects."""
     hops: int
     media_type: str
-    title: str
-    text: str
+    page: WebPage
     cut_at: int | None = None
     """The limit in bytes, if the body was longer."""
-    longer: bool = False
-    """True if the text was longer than `MAX_TEXT`."""
 
     def render(self, start: int, most: int) -> str:
         """At most `most` characters of the text from `start` on, below URL, title, type and extent."""
-        begin = min(start, len(self.text))
-        part = self.text[begin : begin + most]
+        text = self.page.text
+        begin = min(start, len(text))
+        part = text[begin : begin + most]
         end = begin + len(part)
-        if end < len(self.text):
+        if end < len(text):
             line = part.rfind("\n") + 1
             # The part ends at a line end, unless that drops more than a fifth of it.
             part = part[:line] if line and (len(part) - line) * 5 <= len(part) else part
             end = begin + len(part)
         redirects = f" (after {self.hops} redirect{'s' if self.hops > 1 else ''})" if self.hops else ""
         lines = [f"URL: {self.url}{redirects}"]
-        lines += [f"Title: {self.title}"] if self.title else []
+        lines += [f"Title: {self.page.title}"] if self.page.title else []
         lines += [f"Type: {self.media_type}"] if self.media_type else []
         lines.append(self._extent(begin, end))
         return "\n".join(lines) + f"\n\n{part}".rstrip()
 
     def _extent(self, begin: int, end: int) -> str:
-        whole = len(self.text)
+        whole = len(self.page.text)
         if not whole:
             return "It is empty."
         cut = f"; only the first {self.cut_at:,} bytes were read" if self.cut_at is not None else ""
-        cut += "; the page goes on, but no further than this is read" if self.longer else ""
+        cut += "; the page goes on, but no further than this is read" if self.page.cut else ""
         if begin == 0 and end == whole:
             return f"Characters: {whole:,}{cut}"
         if begin >= whole:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 from urllib.parse import quote, urljoin
 
@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError, InvalidArgument, UsageError, WorldErr
 from holdfast.names import check_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 # ---- addresses ----
@@ -27,74 +27,58 @@ Address: TypeAlias = IPv4Address | IPv6Address
 class AddressRange:
     """Addresses that are not fetched from, and the reason."""
 
-    network: IPv4Network | IPv6Network
     what: str
     inside: bool = False
     """True if ordinary servers have such addresses. A trusted name may lead to such a range, but to no other."""
 
 
-def _closed(network: str, what: str, *, inside: bool = False) -> AddressRange:
-    return AddressRange(ip_network(network), what, inside)
-
-
-# The first matching range names an address, so narrow ones come first.
-_CLOSED_4: Final = (
-    _closed("0.0.0.0/8", "an unspecified address"),
-    _closed("10.0.0.0/8", "a private address", inside=True),
-    _closed("100.100.100.200/32", "a metadata service of a cloud"),
-    _closed("100.64.0.0/10", "an address shared by a carrier (CGNAT)", inside=True),
-    _closed("127.0.0.0/8", "a loopback address", inside=True),
-    _closed("168.63.129.16/32", "a metadata service of a cloud"),  # public by its number, but of the host's platform
-    _closed("169.254.169.254/32", "a metadata service of a cloud"),
-    _closed("169.254.0.0/16", "a link-local address"),
-    _closed("172.16.0.0/12", "a private address", inside=True),
-    _closed("192.0.0.0/24", "an address reserved for protocols"),
-    _closed("192.0.2.0/24", "an address reserved for documentation"),
-    _closed("192.88.99.0/24", "a 6to4 relay"),
-    _closed("192.168.0.0/16", "a private address", inside=True),
-    _closed("198.18.0.0/15", "an address reserved for benchmarks"),
-    _closed("198.51.100.0/24", "an address reserved for documentation"),
-    _closed("203.0.113.0/24", "an address reserved for documentation"),
-    _closed("224.0.0.0/4", "a multicast address"),
-    _closed("255.255.255.255/32", "a broadcast address"),
-    _closed("240.0.0.0/4", "a reserved address"),
-)
+_INSIDE: Final = {
+    "a private address": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7",
+    "a loopback address": "127.0.0.0/8 ::1/128",
+    "an address shared by a carrier (CGNAT)": "100.64.0.0/10",
+}
+# 168.63.129.16 is public by its number, but of the host's platform.
 # IPv6 addresses that embed an IPv4 address are refused, whichever it is: a public server has a plain one as well.
-_CLOSED_6: Final = (
-    _closed("::/128", "an unspecified address"),
-    _closed("::1/128", "a loopback address", inside=True),
-    _closed("::ffff:0:0/96", "an IPv4 address in IPv6 clothes (mapped)"),
-    _closed("::ffff:0:0:0/96", "an IPv4 address in IPv6 clothes (translated)"),
-    _closed("::/96", "an IPv4 address in IPv6 clothes (compatible)"),
-    _closed("64:ff9b::/96", "an IPv4 address in IPv6 clothes (NAT64)"),
-    _closed("64:ff9b:1::/48", "an IPv4 address in IPv6 clothes (NAT64)"),
-    _closed("100::/64", "an address that discards what it gets"),
-    _closed("2001::/32", "an IPv4 address in IPv6 clothes (Teredo)"),
-    _closed("2001::/23", "an address reserved for protocols"),
-    _closed("2001:db8::/32", "an address reserved for documentation"),
-    _closed("2002::/16", "an IPv4 address in IPv6 clothes (6to4)"),
-    _closed("3fff::/20", "an address reserved for documentation"),
-    _closed("fd00:ec2::254/128", "a metadata service of a cloud"),
-    _closed("fd20:ce::254/128", "a metadata service of a cloud"),
-    _closed("fc00::/7", "a private address", inside=True),
-    _closed("fe80::/10", "a link-local address"),
-    _closed("fec0::/10", "a site-local address"),
-    _closed("ff00::/8", "a multicast address"),
-)
+_OUTSIDE: Final = {
+    "a metadata service of a cloud": (
+        "100.100.100.200/32 168.63.129.16/32 169.254.169.254/32 fd00:ec2::254/128 fd20:ce::254/128"
+    ),
+    "an unspecified address": "0.0.0.0/8 ::/128",
+    "a link-local address": "169.254.0.0/16 fe80::/10",
+    "a site-local address": "fec0::/10",
+    "an address reserved for protocols": "192.0.0.0/24 2001::/23",
+    "an address reserved for documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
+    "an address reserved for benchmarks": "198.18.0.0/15",
+    "an address that discards what it gets": "100::/64",
+    "a 6to4 relay": "192.88.99.0/24",
+    "a multicast address": "224.0.0.0/4 ff00::/8",
+    "a broadcast address": "255.255.255.255/32",
+    "a reserved address": "240.0.0.0/4",
+    "an IPv4 address in IPv6 clothes (mapped)": "::ffff:0:0/96",
+    "an IPv4 address in IPv6 clothes (translated)": "::ffff:0:0:0/96",
+    "an IPv4 address in IPv6 clothes (compatible)": "::/96",
+    "an IPv4 address in IPv6 clothes (NAT64)": "64:ff9b::/96 64:ff9b:1::/48",
+    "an IPv4 address in IPv6 clothes (Teredo)": "2001::/32",
+    "an IPv4 address in IPv6 clothes (6to4)": "2002::/16",
+}
+_CLOSED: Final = [
+    (ip_network(network), AddressRange(what, inside=what in _INSIDE))
+    for what, networks in (_INSIDE | _OUTSIDE).items()
+    for network in networks.split()
+]
+_CLOSED.sort(key=lambda entry: -entry[0].prefixlen)  # the narrowest range names an address
 _PUBLIC_6: Final = IPv6Network("2000::/3")
 
 
 def find_closed_range(address: Address) -> AddressRange | None:
     """The range that forbids `address`; None for an address of the public internet."""
-    if isinstance(address, IPv4Address):
-        return next((closed for closed in _CLOSED_4 if address in closed.network), None)
-    found = next((closed for closed in _CLOSED_6 if address in closed.network), None)
-    if found is not None:
+    found = next((closed for network, closed in _CLOSED if address in network), None)
+    if found is not None or isinstance(address, IPv4Address):
         return found
     if address not in _PUBLIC_6:
-        return _closed("::/0", "not an address of the public internet")
+        return AddressRange("not an address of the public internet")
     isatap = (int(address) >> 32) & 0xFFFF_FFFF in {0x0000_5EFE, 0x0200_5EFE}
-    return _closed("::/0", "an IPv4 address in IPv6 clothes (ISATAP)") if isatap else None
+    return AddressRange("an IPv4 address in IPv6 clothes (ISATAP)") if isatap else None
 
 
 def parse_ipv4(host: str) -> IPv4Address | str | None:
@@ -111,11 +95,9 @@ def parse_ipv4(host: str) -> IPv4Address | str | None:
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return "it ends in a number, but is no address"
-    rest = 256 ** (5 - len(known))
-    if any(number > 255 for number in known[:-1]) or known[-1] >= rest:
+    if any(number > 255 for number in known[:-1]) or known[-1] >= 256 ** (5 - len(known)):
         return "its numbers are too large for an address"
-    whole = sum(number << (24 - 8 * n) for n, number in enumerate(known[:-1])) + known[-1]
-    return IPv4Address(whole)
+    return IPv4Address(sum(number << (24 - 8 * n) for n, number in enumerate(known[:-1])) + known[-1])
 
 
 def _parse_number(part: str) -> int | None:
@@ -234,14 +216,13 @@ def parse_url(text: str) -> Url:
     if name not in PORTS:
         raise UrlInvalid(given, f"only {' and '.join(sorted(PORTS))} can be fetched, not {name}")
     rest = given[scheme.end() + 2 :].partition("#")[0]
-    cut = re.search(r"[/?]", rest)
-    authority, tail = (rest, "") if cut is None else (rest[: cut.start()], rest[cut.start() :])
+    authority = re.split("[/?]", rest, maxsplit=1)[0]
     host, port = _read_authority(given, authority)
     found = _parse_host(given, host)
-    address = None if isinstance(found, str) else found
-    path, mark, query = tail.partition("?")
+    path, mark, query = rest[len(authority) :].partition("?")
     whole = quote(path or "/", safe=_SAFE_CHARACTERS) + mark + quote(query, safe=_SAFE_CHARACTERS + "?")
-    return Url(name, str(found), address, PORTS[name] if port is None else port, _PERCENT.sub("%25", whole))
+    address = None if isinstance(found, str) else found
+    return Url(name, str(found), address, port or PORTS[name], _PERCENT.sub("%25", whole))
 
 
 def resolve_redirect(url: Url, location: str) -> Url:
@@ -293,7 +274,17 @@ def _parse_host(url: str, host: str) -> str | Address:
             return IPv6Address(inner)
         except ValueError:
             raise UrlInvalid(url, "what is in brackets is no IPv6 address") from None
-    name = _encode_host(url, host).removesuffix(".")
+    if host.isascii():
+        name = host.lower().removesuffix(".")
+    elif len(host) > _MAX_NAME:  # the longer, the slower to encode; and no shorter name can come of it
+        raise UrlInvalid(url, "its host is too long")
+    else:
+        import idna  # only for names that need it
+
+        try:
+            name = idna.encode(host, uts46=True).decode("ascii").lower().removesuffix(".")
+        except UnicodeError as error:
+            raise UrlInvalid(url, f"its host is no valid international name: {str(error)[:120]}") from None
     if not name:
         raise UrlInvalid(url, "it has no host")
     if len(name) > _MAX_NAME or not all(_LABEL.fullmatch(label) for label in name.split(".")):
@@ -304,19 +295,6 @@ def _parse_host(url: str, host: str) -> str | Address:
     if meant is not None and str(meant) != name:
         raise UrlInvalid(url, f"it is an odd way to write the address {meant}; write that, if it is meant")
     return meant or name
-
-
-def _encode_host(url: str, host: str) -> str:
-    if host.isascii():
-        return host.lower()
-    import idna  # only for names that need it
-
-    if len(host) > _MAX_NAME:  # the longer, the slower; and no shorter name can come of it
-        raise UrlInvalid(url, "its host is too long")
-    try:
-        return idna.encode(host, uts46=True).decode("ascii").lower()
-    except UnicodeError as error:
-        raise UrlInvalid(url, f"its host is no valid international name: {str(error)[:120]}") from None
 
 
 # ---- the policy ----
@@ -425,15 +403,14 @@ def make_url_policy(
     )
 
 
-def _check_texts(what: str, given: Iterable[str]) -> list[str]:
+def _check_texts(what: str, given: Iterable[str]) -> Iterator[str]:
     # A single string would count as a list of its letters.
     if isinstance(given, str | bytes):
         raise InvalidArgument(what, given, "a list of texts")
-    listed = list(given)
-    for text in listed:
+    for text in given:
         if type(text) is not str:
             raise InvalidArgument(what, text, "text")
-    return listed
+        yield text
 
 
 def _parse_rule(what: str, text: str) -> HostRule:

@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -95,13 +95,10 @@ class UsageMonitor:
             self._next_look = now + max(0.25, took * _TIME_SHARE)
 
     def _too_many_temporary_files(self) -> str | None:
-        files = 0
-        for folder in self._folders:
-            with suppress(OSError):
-                found = os.statvfs(self._inside + folder)
-                files += found.f_files - found.f_ffree
+        sizes = [_disk_usage(self._inside + folder) for folder in self._folders]
         most = MAX_TEMPORARY_FILES
-        return f"it had more than {most:,} files in /tmp and /dev/shm" if files > most else None
+        too_many = sum(size.files for size in sizes if size is not None) > most
+        return f"it had more than {most:,} files in /tmp and /dev/shm" if too_many else None
 
     def _too_much_shared(self) -> str | None:
         if self._memory_bound:
@@ -147,18 +144,16 @@ class UsageMonitor:
 
     def _unnamed(self, workspace: str) -> int:
         """Bytes of deleted files that are still open."""
-        try:
-            device = os.stat(workspace).st_dev  # noqa: PTH116
-        except OSError:
-            return 0
         found: dict[int, int] = {}
-        for process in self._processes():
-            with suppress(OSError):
-                for name in os.listdir(f"{process}/fd"):  # only names are wanted
-                    with suppress(OSError):
-                        file = os.stat(f"{process}/fd/{name}")  # noqa: PTH116
-                        if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev == device:
-                            found[file.st_ino] = file.st_blocks * 512
+        with suppress(OSError):
+            device = os.stat(workspace).st_dev  # noqa: PTH116
+            for process in self._processes():
+                with suppress(OSError):
+                    for name in os.listdir(f"{process}/fd"):  # only names are wanted
+                        with suppress(OSError):
+                            file = os.stat(f"{process}/fd/{name}")  # noqa: PTH116
+                            if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev == device:
+                                found[file.st_ino] = file.st_blocks * 512
         return sum(found.values())
 
 
@@ -303,20 +298,22 @@ class CommandResult:
 
     code: int | None
     shown: ShownOutput
-    killed: str = ""
-    """The reason why it was killed; empty if it ended by itself."""
+    killed: str | None
+    """The reason why it was killed; None if it ended by itself."""
     findings: Findings = field(default_factory=Findings)
     """Names that appeared in the workspace meanwhile."""
 
 
+@dataclass(slots=True, kw_only=True)
 class _CommandProcess:
     """A started command in a separate session without a sandbox; it waits for a line on its standard input.
 
     Processes that leave that session are not ended.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process: Final = process
+    process: subprocess.Popen[bytes]
+    guard: WorkspaceGuard | None = None
+    usage: UsageMonitor | None = None
 
     def end(self) -> None:
         """End the command with all its processes, and wait for that."""
@@ -329,45 +326,30 @@ class _CommandProcess:
         """True if the sandbox broke before the command began."""
         return False
 
-    def exceeded(self) -> str | None:
-        return None
-
-    def inspect(self) -> Findings:
-        """Inspect the workspace, once all processes have ended."""
-        return Findings()
-
 
 def run_command(
     settings: ShellSettings, command: str, seconds: float, tell: Callable[[str], None], stop: threading.Event
 ) -> CommandResult:
     """Run a command to its end, for at most `seconds` and until `stop`; `tell` gets its output as it arrives."""
+    clip = OutputClip(settings.output)
     if stop.is_set():
-        return CommandResult(None, OutputClip(settings.output).shown(), _STOPPED)
+        return CommandResult(None, clip.shown(), _STOPPED)
     start = _start_confined if settings.sandboxed else _start_unconfined
     with start(settings, command) as child:
         try:
-            ended = _follow(child, settings, seconds, tell, stop)
+            assert child.process.stdin is not None  # noqa: S101  it was opened as a pipe
+            with suppress(BrokenPipeError), child.process.stdin as begin:  # it may have ended already
+                begin.write(b"\n")
+            killed = _read_output(child, seconds, clip, tell, stop)
         finally:
             child.end()
-            findings = child.inspect()
-        return replace(ended, findings=findings)
-
-
-def _follow(
-    child: _CommandProcess, settings: ShellSettings, seconds: float, tell: Callable[[str], None], stop: threading.Event
-) -> CommandResult:
-    clip = OutputClip(settings.output)
-    assert child.process.stdin is not None  # noqa: S101  it was opened as a pipe
-    with suppress(BrokenPipeError), child.process.stdin as begin:  # it may have ended already
-        begin.write(b"\n")
-    killed = _read_output(child, seconds, clip, tell, stop)
-    child.end()
-    if killed is not None:
-        return CommandResult(None, clip.shown(), killed)
-    code = child.process.wait()
-    if child.failed():
-        raise policy.SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
-    return CommandResult(code if code >= 0 else 128 - code, clip.shown())
+            findings = Findings() if child.guard is None else child.guard.inspect()
+        if killed is not None:
+            return CommandResult(None, clip.shown(), killed, findings)
+        code = child.process.wait()
+        if child.failed():
+            raise policy.SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
+        return CommandResult(code if code >= 0 else 128 - code, clip.shown(), None, findings)
 
 
 def _read_output(
@@ -394,7 +376,7 @@ def _read_output(
                 return f"killed after {seconds:g} s, with all that it had started"
             if now >= next_look:
                 next_look = now + _BETWEEN_LOOKS
-                over = child.exceeded()
+                over = None if child.usage is None else child.usage.exceeded()
                 if over is not None:
                     return f"killed, with all that it had started: {over}"
             ready = {descriptor for descriptor, _ in poll.poll(min(until - now, _BETWEEN_LOOKS) * 1000 + 1)}
@@ -446,7 +428,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
         )
         passed = [*files.descriptors, *(cover.descriptor for cover in covers if cover.descriptor is not None)]
         process = stack.enter_context(_start_process(line, settings, passed, "/"))
-        sandbox = _BubblewrapProcess(process, files.status, guard)
+        sandbox = _BubblewrapProcess(process=process, guard=guard, status=files.status)
         stack.callback(sandbox.end)
         watch_group(process.pid)
         files.begin()
@@ -460,23 +442,21 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
             *policy.TMPFS_FOLDERS,
             *(f"{policy.WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in"),
         )
-        sandbox.usage = UsageMonitor(sandbox.inside, settings, in_memory, memory_bound=group.bounds_memory)
+        inside = f"/proc/{sandbox.number}/root"
+        sandbox.usage = UsageMonitor(inside, settings, in_memory, memory_bound=group.bounds_memory)
         yield sandbox
 
 
+@dataclass(slots=True, kw_only=True)
 class _BubblewrapProcess(_CommandProcess):
     """A running bubblewrap. All processes of its namespace end with the first one."""
 
-    usage: UsageMonitor
-
-    def __init__(self, process: subprocess.Popen[bytes], status: int, guard: WorkspaceGuard | None) -> None:
-        super().__init__(process)
-        self._status = status
-        self._guard = guard
-        self._first: int | None = None
-        self._number = 0
-        self._status_lines = b""
-        self._ended = False
+    status: int
+    number: int = 0
+    """The number of the first process; 0 until it has started."""
+    _first: int | None = None
+    _status_lines: bytes = b""
+    _ended: bool = False
 
     def await_first(self, group: ControlGroup, settings: ShellSettings) -> None:
         """Limit the first process before it starts another. If the sandbox breaks first, its output tells why."""
@@ -491,7 +471,7 @@ class _BubblewrapProcess(_CommandProcess):
             raise policy.SandboxFailed(f"bubblewrap said {self._status_lines[:100]!r} in the place of a process number")
         try:
             self._first = os.pidfd_open(number)
-            self._number = number
+            self.number = number
             limit_process(number, settings.memory, min(settings.workspace_bytes, MAX_FILE_BYTES))
             group.take_in(number)
         except ProcessLookupError:
@@ -505,7 +485,7 @@ class _BubblewrapProcess(_CommandProcess):
         Bubblewrap asks the kernel for that after it has started the command, and then installs its filter.
         """
         until = time.monotonic() + _START_SECONDS
-        status = Path(f"/proc/{self._number}/status")
+        status = Path(f"/proc/{self.number}/status")
         while self._first is not None:
             with suppress(OSError):
                 if b"\nSeccomp:\t2\n" in status.read_bytes():
@@ -514,17 +494,6 @@ class _BubblewrapProcess(_CommandProcess):
                 return  # it has ended
             if time.monotonic() >= until:
                 raise policy.SandboxFailed(f"it was not ready after {_START_SECONDS:g} s")
-
-    @property
-    def inside(self) -> str:
-        """The root of the command's files, seen from the host."""
-        return f"/proc/{self._number}/root"
-
-    def exceeded(self) -> str | None:
-        return self.usage.exceeded()
-
-    def inspect(self) -> Findings:
-        return Findings() if self._guard is None else self._guard.inspect()
 
     def end(self) -> None:
         # Kill the first process, and wait until the kernel has ended all others of the namespace.
@@ -556,8 +525,8 @@ class _BubblewrapProcess(_CommandProcess):
         )
 
     def _hear(self, until: float) -> bool:
-        ready = _readable(self._status, max(until - time.monotonic(), 0))
-        heard = os.read(self._status, 4_096) if ready else b""
+        ready = _readable(self.status, max(until - time.monotonic(), 0))
+        heard = os.read(self.status, 4_096) if ready else b""
         self._status_lines += heard
         return bool(heard)
 
@@ -580,7 +549,7 @@ def _find_number(said: bytes, name: str) -> int | None:
 @contextmanager
 def _start_unconfined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
     with _start_process(policy.shell_arguments(shell_program(), command), settings, (), settings.workspace) as process:
-        child = _CommandProcess(process)
+        child = _CommandProcess(process=process)
         try:
             limit_process(process.pid, settings.memory)
             yield child

@@ -140,13 +140,12 @@ def render_entry(entry: MemoryEntry, first: int, last: int | None) -> str:
     """Some lines of an entry with their numbers."""
     count = PAGE_CHARS if last is None else last - first + 1
     page = cut_page([entry.value], first, count, line_chars=LINE_CHARS, room=PAGE_CHARS)
-    lines = [f"{number:>6}\t{line}" for number, line in enumerate(page.lines, page.first)]
     more = page.last < page.total and (last is None or page.last < min(last, page.total))
     foot = f"There are {page.total:,} lines; go on with view_range=[{page.last + 1}, -1]." if more else ""
     changed = datetime.fromtimestamp(entry.updated / 1000, tz=UTC)
     by = f" by {escape_line(entry.by)!r}" if entry.by else ""
     head = f"{path_of_key(entry.key)}, version {entry.version}, changed {changed:%Y-%m-%d %H:%M} UTC{by}."
-    return fence(head, lines, foot)
+    return fence(head, [f"{number:>6}\t{line}" for number, line in enumerate(page.lines, page.first)], foot)
 
 
 def render_list(path: str, entries: list[MemoryEntry], left: int) -> str:
@@ -172,19 +171,21 @@ class MemoryCommands:
     async def view(self, path: str, view_range: Sequence[int] | None) -> str:
         """A file with numbered lines, or the files in a folder."""
         place = parse_memory_path(path)
-        if not place.is_folder:
-            entry = await self._memory.get(place.key)
-            if entry is not None:
-                first, last = _parse_range(path, view_range)
-                count = entry.value.count("\n") + 1
-                if first > count:
-                    raise EditRefused(path, f"view_range begins at line {first:,}, and there are {count:,}")
-                return render_entry(entry, first, last)
+        entry = None if place.is_folder else await self._memory.get(place.key)
+        if entry is not None:
+            span = view_range or (1, -1)
+            if len(span) != 2:
+                raise EditRefused(path, "view_range is two line numbers, such as [1, 20]; -1 is the last line")
+            first, last = span
+            if first < 1 or (last != -1 and last < first):
+                reason = "view_range begins at line 1 or later, and ends there or later; -1 is the last line"
+                raise EditRefused(path, reason)
+            count = entry.value.count("\n") + 1
+            if first > count:
+                raise EditRefused(path, f"view_range begins at line {first:,}, and there are {count:,}")
+            return render_entry(entry, first, None if last == -1 else last)
         if place.is_file:
             raise NothingThere(path)
-        return await self._list(path, place)
-
-    async def _list(self, path: str, place: MemoryPath) -> str:
         shown: list[MemoryEntry] = []
         count = 0
         damaged: list[str] = []
@@ -203,7 +204,7 @@ class MemoryCommands:
             await self._memory.put(key, text, expected=0)
         except MemoryConflict:
             raise FileExists(path_of_key(key)) from None
-        return _created(key)
+        return f"Created {path_of_key(key)}."
 
     async def str_replace(self, path: str, old: str | None, new: str | None) -> str:
         entry = await self._entry(path)
@@ -231,7 +232,7 @@ class MemoryCommands:
         """Remove a file, or all files in a folder."""
         place = parse_memory_path(path)
         if not place.is_folder and await self._memory.delete(place.key) is not None:
-            return _deleted(path_of_key(place.key))
+            return f"Deleted {path_of_key(place.key)}."
         if place.is_file:
             raise NothingThere(path)
         if not place.key:
@@ -243,7 +244,7 @@ class MemoryCommands:
             raise NothingThere(path)
         for key in keys:
             await self._memory.delete(key)
-        return _deleted(path)
+        return f"Deleted {path}."
 
     async def rename(self, old_path: str, new_path: str) -> str:
         """Rename a file. A concurrent change keeps the old file and undoes the renaming."""
@@ -260,7 +261,7 @@ class MemoryCommands:
         except MemoryConflict:
             await self._memory.delete(new, expected=copied.version)
             raise MemoryChanged(path_of_key(old)) from None
-        return _renamed(old, new)
+        return f"Renamed {path_of_key(old)} to {path_of_key(new)}."
 
     async def _entry(self, path: str) -> MemoryEntry:
         entry = await self._memory.get(parse_file_key(path))
@@ -273,7 +274,7 @@ class MemoryCommands:
             await self._memory.rewrite(entry, text)
         except MemoryConflict:
             raise MemoryChanged(path_of_key(entry.key)) from None
-        return _edited(entry.key)
+        return f"Edited {path_of_key(entry.key)}."
 
     async def find_out(self, command: str, path: str, old_path: str, new_path: str) -> str:
         """The result of an interrupted command; `NotDone` if it was not carried out."""
@@ -281,11 +282,29 @@ class MemoryCommands:
             case "create" | "str_replace" | "insert":
                 key = parse_file_key(path)
                 await self._own_change(key)
-                return _created(key) if command == "create" else _edited(key)
+                return f"{'Created' if command == 'create' else 'Edited'} {path_of_key(key)}."
             case "delete":
-                return await self._find_deleted(path)
+                place = parse_memory_path(path)
+                if not place.is_folder:
+                    try:
+                        await self._own_change(place.key)
+                    except NotDone:
+                        if place.is_file:
+                            raise
+                    else:
+                        return f"Deleted {path_of_key(place.key)}."
+                if await self._memory.list(place.prefix, limit=1) or await self._memory.damaged(place.prefix):
+                    raise NotDone  # delete the rest now
+                return f"Deleted {path}."
             case "rename":
-                return await self._find_renamed(parse_file_key(old_path), parse_file_key(new_path))
+                old, new = parse_file_key(old_path), parse_file_key(new_path)
+                change = await self._own_change(new)
+                if change.change != "put":
+                    raise NotDone  # it was taken back
+                entry = await self._memory.get(old)
+                if entry is not None and entry.value == change.value:
+                    await self._memory.delete(old, expected=entry.version)
+                return f"Renamed {path_of_key(old)} to {path_of_key(new)}."
             case _:
                 raise NotDone  # it changes nothing
 
@@ -298,58 +317,6 @@ class MemoryCommands:
         if changes and changes[-1].version > 1:
             raise OutcomeUnclear(path_of_key(key))  # the older changes are forgotten
         raise NotDone
-
-    async def _find_deleted(self, path: str) -> str:
-        place = parse_memory_path(path)
-        if not place.is_folder:
-            try:
-                await self._own_change(place.key)
-            except NotDone:
-                if place.is_file:
-                    raise
-            else:
-                return _deleted(path_of_key(place.key))
-        if await self._memory.list(place.prefix, limit=1) or await self._memory.damaged(place.prefix):
-            raise NotDone  # delete the rest now
-        return _deleted(path)
-
-    async def _find_renamed(self, old: str, new: str) -> str:
-        change = await self._own_change(new)
-        if change.change != "put":
-            raise NotDone  # it was taken back
-        entry = await self._memory.get(old)
-        if entry is not None and entry.value == change.value:
-            await self._memory.delete(old, expected=entry.version)
-        return _renamed(old, new)
-
-
-def _parse_range(path: str, given: Sequence[int] | None) -> tuple[int, int | None]:
-    """The first and the last line of a view; None is the end."""
-    if not given:
-        return 1, None
-    if len(given) != 2:
-        raise EditRefused(path, "view_range is two line numbers, such as [1, 20]; -1 is the last line")
-    first, last = given
-    if first < 1 or (last != -1 and last < first):
-        reason = "view_range begins at line 1 or later, and ends there or later; -1 is the last line"
-        raise EditRefused(path, reason)
-    return first, None if last == -1 else last
-
-
-def _created(key: str) -> str:
-    return f"Created {path_of_key(key)}."
-
-
-def _edited(key: str) -> str:
-    return f"Edited {path_of_key(key)}."
-
-
-def _deleted(path: str) -> str:
-    return f"Deleted {path}."
-
-
-def _renamed(old: str, new: str) -> str:
-    return f"Renamed {path_of_key(old)} to {path_of_key(new)}."
 
 
 _REACH: Final = Reach(family="memory", private=True, external=False)
@@ -372,15 +339,11 @@ def memory(
 
     def commands(ctx: CallContext) -> MemoryCommands:
         found = source if isinstance(source, Memory | str) else source(ctx)
-        return MemoryCommands(ctx.host.memory(found) if isinstance(found, str) else found, call_author(ctx))
+        by = f"{ctx.session}/{ctx.key}"  # the name of the call in the history
+        by = by if len(by) <= MAX_ID else f"{ctx.session[:190].rstrip()}#{ctx.idempotency_key}"
+        return MemoryCommands(ctx.host.memory(found) if isinstance(found, str) else found, by)
 
     return _writing_tool(commands) if write else _reading_tool(commands)
-
-
-def call_author(ctx: CallContext) -> str:
-    """The name of a call in the history of memory: its session and its key."""
-    name = f"{ctx.session}/{ctx.key}"
-    return name if len(name) <= MAX_ID else f"{ctx.session[:190].rstrip()}#{ctx.idempotency_key}"
 
 
 def _reading_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[AnyTool, ...]:

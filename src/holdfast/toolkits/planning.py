@@ -15,7 +15,7 @@ from holdfast.tools.definition import Reach, ToolRetry, tool
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator
 
     from holdfast.store import Store
     from holdfast.tools.definition import AnyTool
@@ -85,28 +85,19 @@ def apply_change(plan: TaskPlan, change: PlanChange) -> TaskPlan:
             return TaskPlan((*plan.steps[: step - 1], after, *plan.steps[step:]))
 
 
-def fold_changes(changes: Iterable[PlanChange]) -> TaskPlan:
-    """The plan after these changes."""
-    plan = TaskPlan()
-    for change in changes:
-        plan = apply_change(plan, change)
-    return plan
-
-
 def describe_change(change: PlanChange, plan: TaskPlan) -> dict[str, Any]:
     """The result for the model: the change, and the new plan."""
     return {**msgspec.to_builtins(change), "now": plan.shown()}
 
 
-CHANGE_TOOLS: Final = ("set_plan", "update_step")
-"""The tools that change a plan."""
-
-
 async def read_session_plan(store: Store, session: str, *, prefix: str = "") -> TaskPlan:
     """The recorded plan of a session; `prefix` is the prefix of its tools' names, if they have one."""
     await store.read_position()  # earlier submissions are visible
-    names = frozenset(f"{prefix}{name}" for name in CHANGE_TOOLS)
-    return fold_changes([change async for change in _read_changes(store, session, names, None)])
+    names = frozenset((f"{prefix}set_plan", f"{prefix}update_step"))
+    plan = TaskPlan()
+    async for change in _read_changes(store, session, names, None):
+        plan = apply_change(plan, change)
+    return plan
 
 
 async def _read_changes(
@@ -132,9 +123,8 @@ async def _read_changes(
 def _tool_of_key(key: str) -> str:
     """The tool in the key of a call; empty for any other key."""
     parsed = keys.parse_key(key)
-    if parsed is None or parsed.inner or parsed.name != "tools" or not parsed.call:
-        return ""
-    return key.rpartition("/")[2].partition(".")[2]
+    is_call = parsed is not None and not parsed.inner and parsed.name == "tools" and parsed.call
+    return key.rpartition("/")[2].partition(".")[2] if is_call else ""
 
 
 _REACH: Final = Reach(family="plan", external=False)
@@ -151,7 +141,7 @@ async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=
         steps: What is to be done, one short sentence for each step.
     """
     made = PlanMade(tuple(PlanStep(text) for text in steps))
-    return describe_change(made, fold_changes([made]))
+    return describe_change(made, TaskPlan(made.steps))
 
 
 @tool(read_only=True, background=False, polling=True, reach=_REACH)
@@ -188,14 +178,10 @@ async def read_plan(ctx: CallContext) -> str:
     return (await _plan(ctx, "read_plan")).shown()
 
 
-TOOLS: Final[tuple[AnyTool, ...]] = (set_plan, update_step, read_plan)
-
-
 def plan() -> tuple[AnyTool, ...]:
     """Tools with which an agent keeps a plan, or a to-do list: `set_plan`, `update_step` and `read_plan`."""
-    return TOOLS
+    return set_plan, update_step, read_plan
 
 
 async def _plan(ctx: CallContext, name: str) -> TaskPlan:
-    host = ctx.host
-    return await read_session_plan(host.store, host.session, prefix=ctx.tool.removesuffix(name))
+    return await read_session_plan(ctx.host.store, ctx.host.session, prefix=ctx.tool.removesuffix(name))

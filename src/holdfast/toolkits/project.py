@@ -17,7 +17,6 @@ from holdfast.toolkits.files.workspace import (
     NotText,
     PathRefused,
     Workspace,
-    WorkspacePath,
     WrongKind,
     parse_file_path,
     parse_path,
@@ -82,13 +81,9 @@ class ProjectReader:
     name: str
     limits: ProjectLimits
 
-    def down_to(self, place: WorkspacePath) -> list[ProjectFile | WithheldFile]:
-        """The files from the root down to `place`, which may be a directory, a file, or not exist yet."""
-        found = (self._at(WorkspacePath(place.parts[:depth])) for depth in range(len(place.parts) + 1))
-        return fit_files([one for one in found if one is not None], self.limits.total_chars)
-
-    def _at(self, directory: WorkspacePath) -> ProjectFile | WithheldFile | None:
-        label = "/".join((*directory.parts, self.name))
+    def read(self, folder: tuple[str, ...]) -> ProjectFile | WithheldFile | None:
+        """The file in a folder, which need not exist."""
+        label = "/".join((*folder, self.name))
         try:
             with self.workspace.file(label.encode(), label) as number:
                 pieces = read_chunks(number, label, self.limits.file_bytes, "it is not shown here")
@@ -112,13 +107,9 @@ def fit_files(found: Sequence[ProjectFile | WithheldFile], room: int) -> list[Pr
     """Keep the files that fit into `room`; those further away are left out first."""
     kept: list[ProjectFile | WithheldFile] = []
     for one in reversed(found):
-        if isinstance(one, ProjectFile):
-            room -= len(_render(one))
-            kept.append(
-                one if room >= 0 else WithheldFile(one.path, "there is no room for it beside those that are nearer")
-            )
-        else:
-            kept.append(one)
+        room -= len(_render(one)) if isinstance(one, ProjectFile) else 0
+        fits = room >= 0 or isinstance(one, WithheldFile)
+        kept.append(one if fits else WithheldFile(one.path, "there is no room for it beside those that are nearer"))
     return kept[::-1]
 
 
@@ -169,7 +160,9 @@ def project(
             path: The file or directory that you work on, relative to the workspace. It need not exist yet.
         """
         place = parse_path(path)
-        return render_files(str(place), reader.name, reader.down_to(place))
+        found = (reader.read(place.parts[:depth]) for depth in range(len(place.parts) + 1))
+        fitting = fit_files([one for one in found if one is not None], bounds.total_chars)
+        return render_files(str(place), reader.name, fitting)
 
     return (project_instructions,)
 

@@ -36,7 +36,7 @@ from holdfast.toolkits.files.workspace import (
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach, tool
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from holdfast.tools.definition import AnyTool
 
@@ -218,22 +218,17 @@ def _field_text(fields: dict[str, _FrontField], name: str, place: str) -> str:
         text = _unquote(value, place, field.line)
     elif _BLOCK.fullmatch(value):
         text = " ".join(below)
+    elif value in _NOTHING:
+        if below:
+            raise _line_error(place, field.line, "text is wanted, not a list or a map")
+        text = ""
     else:
-        text = _plain_text(value, below, place, field.line)
+        text = " ".join((value, *(more.strip() for more in below)))
+        if _SPECIAL.match(value) or _AMBIGUOUS.search(text):
+            raise _line_error(place, field.line, f"it has signs that mean something else in YAML; {_QUOTE_IT}")
     text = " ".join(text.split())
     if not text:
         raise _line_error(place, field.line, f"{name!r} is empty")
-    return text
-
-
-def _plain_text(value: str, below: list[str], place: str, line: int) -> str:
-    if value in _NOTHING:
-        if below:
-            raise _line_error(place, line, "text is wanted, not a list or a map")
-        return ""
-    text = " ".join((value, *(more.strip() for more in below)))
-    if _SPECIAL.match(value) or _AMBIGUOUS.search(text):
-        raise _line_error(place, line, f"it has signs that mean something else in YAML; {_QUOTE_IT}")
     return text
 
 
@@ -279,13 +274,21 @@ class SkillLibrary:
             read_bytes=limits.file_bytes, page_lines=limits.page_lines, page_chars=limits.page_chars
         )
         found: dict[str, Skill] = {}
-        for folder in folders:
-            for skill in self._skills(folder, hard_links=hard_links):
-                other = found.setdefault(skill.front.name, skill)
+        for given in map(str, folders):
+            try:
+                folder = Workspace(given, hard_links=hard_links)
+            except InvalidArgument as error:
+                raise SkillFolderInvalid(given, "it is no directory that exists and can be read") from error
+            names = self._names(folder, given)
+            if not names:
+                raise SkillFolderInvalid(given, f"it has no folder with a {SKILL_FILE} in it")
+            for name in names:
+                skill = Skill(self._read_front_matter(folder, name, f"{given}/{name}/{SKILL_FILE}"), folder, given)
+                other = found.setdefault(name, skill)
                 if other is not skill:
-                    raise SkillClash(skill.front.name, (other.given, skill.given))
+                    raise SkillClash(name, (other.given, given))
                 if len(found) > limits.skills:
-                    raise SkillFolderInvalid(skill.given, f"there are more than {limits.skills:,} skills")
+                    raise SkillFolderInvalid(given, f"there are more than {limits.skills:,} skills")
         self.skills: Final = dict(sorted(found.items()))
 
     def load(self, name: str) -> str:
@@ -338,28 +341,14 @@ class SkillLibrary:
                 found.append(f"{entry.shown} ({entry.size:,} bytes)")
         return found, walk.over is not None
 
-    def _skills(self, given: Path, *, hard_links: bool) -> Iterator[Skill]:
-        label = str(given)
-        try:
-            folder = Workspace(given, hard_links=hard_links)
-        except InvalidArgument as error:
-            raise SkillFolderInvalid(label, "it is no directory that exists and can be read") from error
-        names = self._names(folder, label)
-        if not names:
-            raise SkillFolderInvalid(label, f"it has no folder with a {SKILL_FILE} in it")
-        for name in names:
-            yield Skill(self._read_front_matter(folder, name, f"{label}/{name}/{SKILL_FILE}"), folder, label)
-
     def _names(self, folder: Workspace, label: str) -> list[str]:
         """The subfolders of a folder. Files and hidden folders are not skills."""
         walk = DirectoryWalk(folder, (), WALK_SECONDS, self._limits.entries)
         with folder.directory(b".", label) as below:
-            entries = list(walk.entries(below, recursive=False))
+            entries = [entry for entry in walk.entries(below, recursive=False) if not entry.shown.startswith(".")]
         if walk.over is not None:
             raise SkillFolderInvalid(label, f"not everything in it was looked at: {walk.over}")
-        return [
-            entry.shown for entry in entries if not entry.shown.startswith(".") and _is_folder(folder, entry, label)
-        ]
+        return [entry.shown for entry in entries if _is_folder(folder, entry, label)]
 
     def _read_front_matter(self, folder: Workspace, name: str, place: str) -> FrontMatter:
         """The front matter of a skill, without its body."""

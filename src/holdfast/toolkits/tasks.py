@@ -26,7 +26,7 @@ def tasks() -> tuple[AnyTool, ...]:
 
     An agent sees only the tasks of its own session.
     """
-    return TOOLS
+    return list_tasks, read_task, cancel_task, read_result
 
 
 _NOTE: Final = 200
@@ -81,9 +81,8 @@ def _describe_status(state: ProcessState, now: int) -> str:
     if state.started is not None:
         return f"{state.status}, begun {format_duration(now - state.started)} ago"
     made = f"{format_duration(now - state.created)} ago"
-    if state.status != "created":  # it began before the records that a list reads
-        return f"{state.status}, made {made}"
-    return f"{state.status} {made}, not begun"
+    # One that was not created just now began before the records that a list reads.
+    return f"created {made}, not begun" if state.status == "created" else f"{state.status}, made {made}"
 
 
 def _tool(state: ProcessState) -> str:
@@ -111,20 +110,14 @@ async def list_tasks(ctx: CallContext, limit: Annotated[int, Field(ge=1, le=MOST
         ctx: The call.
         limit: How many to list at the most.
     """
-    host = ctx.host
-    found = await host.tasks(limit)
-    if not found:
-        return "There are no tasks."
-    now = host.now
-    return "\n".join([await _line(host, each.id, now) for each in found])
-
-
-async def _line(host: ToolHost, id: str, now: int) -> str:
-    """One task as a line; a damaged one must not hide the others."""
-    try:
-        return summary_line(await host.glance_task(id), now)
-    except StoreError:
-        return f"{id}: it can't be read any more; its records are damaged"
+    lines: list[str] = []
+    now = ctx.host.now
+    for each in await ctx.host.tasks(limit):
+        try:
+            lines.append(summary_line(await ctx.host.glance_task(each.id), now))
+        except StoreError:  # a damaged task must not hide the others
+            lines.append(f"{each.id}: it can't be read any more; its records are damaged")
+    return "\n".join(lines) or "There are no tasks."
 
 
 @tool(read_only=True, background=False, reach=_REACH, untrusted=True)
@@ -203,15 +196,11 @@ async def read_result(
     return render_page(read_page(data, start, lines, skip), id)
 
 
-TOOLS: Final[tuple[AnyTool, ...]] = (list_tasks, read_task, cancel_task, read_result)
-
-
 async def _task(host: ToolHost, id: str) -> ProcessState:
     try:
         return await host.task(id)
     except (TaskUnknown, InvalidId):
-        said = f"There is no task {id[:80]!r} here. list_tasks tells which there are."
-        raise ToolRetry(said) from None
+        raise ToolRetry(f"There is no task {id[:80]!r} here. list_tasks tells which there are.") from None
 
 
 async def _read_whole_result(host: ToolHost, state: ProcessState) -> bytes | None:
@@ -219,7 +208,7 @@ async def _read_whole_result(host: ToolHost, state: ProcessState) -> bytes | Non
     outcome = state.outcome
     if not isinstance(outcome, Done):
         return None
-    for blob in outcome.kept:
-        return await host.store.blob(blob.digest)
+    if outcome.kept:
+        return await host.store.blob(outcome.kept[0].digest)
     result = await host.task_result(state)
     return None if result is None else result_as_lines(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,7 +16,6 @@ from holdfast.tools.definition import Reach, ToolRetry, tool
 from holdfast.tools.results import format_duration, format_time
 
 if TYPE_CHECKING:
-    from holdfast.runtime.tool_host import ToolHost
     from holdfast.tools.definition import AnyTool
 
 
@@ -69,13 +69,6 @@ def check_timer(asked: TimerRequest, waiting: int, now: int, limits: TimerLimits
     if waiting >= limits.most:
         return f"{waiting:,} timers are set already, and no more are possible. Cancel some that are not needed."
     return None
-
-
-def describe_timer(id: int, due: int, body: str, now: int) -> str:
-    """A timer in one line."""
-    note = " ".join(body.split())
-    shown = note if len(note) <= 200 else f"{note[:197]}..."
-    return f"{id}: {format_time(due)}, {describe_distance(due, now)}: {shown}"
 
 
 def describe_distance(due: int, now: int) -> str:
@@ -158,10 +151,13 @@ async def list_timers(ctx: CallContext) -> str:
     Args:
         ctx: The call.
     """
-    host = ctx.host
-    now = host.now
-    found = [describe_timer(each.id, each.due, each.body, now) for each in await host.reminders(TIMER_KIND)]
-    return "\n".join([f"It is now {format_time(now)}.", *(found or ["No timer is set."])])
+    now = ctx.host.now
+    lines: list[str] = []
+    for each in await ctx.host.reminders(TIMER_KIND):
+        note = " ".join(each.body.split())
+        shown = note if len(note) <= 200 else f"{note[:197]}..."
+        lines.append(f"{each.id}: {format_time(each.due)}, {describe_distance(each.due, now)}: {shown}")
+    return "\n".join([f"It is now {format_time(now)}.", *(lines or ["No timer is set."])])
 
 
 @tool(idempotent=True, background=False, reach=_REACH)
@@ -172,18 +168,11 @@ async def cancel_timer(ctx: CallContext, id: Annotated[int, Field(ge=1)]) -> str
         ctx: The call.
         id: The id of the timer.
     """
-    host = ctx.host
-    if not await host.forget_reminder(TIMER_KIND, id) and (state := await _state(host, id)) != "cancelled":
-        return f"Too late: timer {id} has gone off ({state})."
-    return f"Timer {id} is cancelled."
-
-
-async def _state(host: ToolHost, id: int) -> str:
-    try:
-        found = await host.store.notification(id)
-    except NotificationUnknown:
-        found = None
-    if found is None or found.journal != host.session or found.kind != TIMER_KIND:
-        message = f"There is no timer {id}. list_timers tells which there are."
-        raise ToolRetry(message)
-    return found.state
+    if await ctx.host.forget_reminder(TIMER_KIND, id):
+        return f"Timer {id} is cancelled."
+    with suppress(NotificationUnknown):
+        found = await ctx.host.store.notification(id)
+        if found.journal == ctx.host.session and found.kind == TIMER_KIND:
+            is_late = found.state != "cancelled"
+            return f"Too late: timer {id} has gone off ({found.state})." if is_late else f"Timer {id} is cancelled."
+    raise ToolRetry(f"There is no timer {id}. list_timers tells which there are.")

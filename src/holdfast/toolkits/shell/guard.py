@@ -182,23 +182,21 @@ def file_digest(folder: int, name: str) -> bytes | None:
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
-            return hashlib.sha256(b"link:" + os.fsencode(os.readlink(name, dir_fd=folder))).digest()
-        if stat.S_ISDIR(found.st_mode):
-            return hashlib.sha256(b"folder").digest()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+            content = b"link:" + os.fsencode(os.readlink(name, dir_fd=folder))
+        elif stat.S_ISDIR(found.st_mode):
+            content = b"folder"
+        elif stat.S_ISREG(found.st_mode):
+            with os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb") as file:
+                content = b"file:%d:" % (found.st_mode & 0o111 != 0) + file.read(_MAX_BYTES + 1)
+                if file.tell() > _MAX_BYTES:
+                    return None
+        else:
             return None
-        descriptor = os.open(name, _FILE, dir_fd=folder)
     except FileNotFoundError:
-        return hashlib.sha256(b"missing").digest()
+        content = b"missing"
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            content = file.read(_MAX_BYTES + 1)
-        except OSError:
-            return None
-    runs = found.st_mode & 0o111 != 0
-    return hashlib.sha256(b"file:%d:" % runs + content).digest() if len(content) <= _MAX_BYTES else None
+    return hashlib.sha256(content).digest()
 
 
 def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
@@ -237,13 +235,8 @@ class ProtectedNames:
     """Those of `names` that are repositories."""
     whole: bool
     """True if the scan was complete, except for skipped folders."""
-    skipped_some: bool = False
+    skipped_some: bool
     """True if the scan skipped folders."""
-
-    @property
-    def all_bound(self) -> bool:
-        """True if every repository is bound over itself, so that no command can change it."""
-        return self.whole and not self.skipped_some and len(self.names) <= MAX_BOUND_NAMES
 
 
 def scan_names(
@@ -374,11 +367,24 @@ class WorkspaceInspection:
                 if is_folder:
                     self._covered.add(folder.join(entry.name))
                 if self._is_new(entry.stat(follow_symlinks=False)):
-                    self._note(folder, entry.name, is_folder=is_folder)
+                    path = folder.join(entry.name)
+                    leads_away = entry.name.lower() == REPOSITORY and not is_folder and self.protection.repositories
+                    known = self.known.get(path)
+                    if leads_away and (known is None or file_digest(folder.descriptor, entry.name) != known):
+                        self._disarm(folder.descriptor, entry.name, path)  # it leads to a repository elsewhere
+                    else:
+                        self.found.note(self.found.names, path)
         if is_covered:
             self._covered.update(map(folder.join, folder.below))
-        if self.protection.repositories and folder.is_repository() and self._is_armed(folder):
-            self._disarm(folder.descriptor, HEAD, folder.path)
+        if self.protection.repositories and folder.is_repository():
+            known = self.known.get(folder.path)
+            # Would git run programs in it that a command may have put there?
+            if known is None:
+                is_armed = has_changed(folder.descriptor, self.opener, self.since)
+            else:
+                is_armed = program_digest(folder.descriptor, self.opener) != known
+            if is_armed:
+                self._disarm(folder.descriptor, HEAD, folder.path)
 
     def _make_readable(self, path: bytes) -> bool:
         """Make a folder readable that a command made unreadable: git needs no permission to list it."""
@@ -408,24 +414,8 @@ class WorkspaceInspection:
             self._harmless.add(name)
         return False
 
-    def _note(self, folder: WalkedFolder, name: str, *, is_folder: bool) -> None:
-        path = folder.join(name)
-        leads_away = name.lower() == REPOSITORY and not is_folder and self.protection.repositories
-        known = self.known.get(path)
-        if leads_away and (known is None or file_digest(folder.descriptor, name) != known):
-            self._disarm(folder.descriptor, name, path)  # it leads to a repository elsewhere
-        else:
-            self.found.note(self.found.names, path)
-
     def _is_new(self, found: os.stat_result) -> bool:
         return found.st_ctime_ns >= self.since
-
-    def _is_armed(self, folder: WalkedFolder) -> bool:
-        """True if git would run, in an open repository, programs that a command may have put there."""
-        known = self.known.get(folder.path)
-        if known is not None:
-            return program_digest(folder.descriptor, self.opener) != known
-        return has_changed(folder.descriptor, self.opener, self.since)
 
     def _disarm(self, descriptor: int, name: str, path: str) -> None:
         """Rename the file that makes the folder a repository. The folder may be unreadable by now."""
@@ -509,34 +499,29 @@ class StandIns:
                 except FileExistsError:
                     made = False
                 except OSError as error:
-                    reason = f"{shown} can't be protected ({error.strerror})"
-                    raise WorkspaceRefused(self._workspace, reason) from error
+                    raise WorkspaceRefused(self._workspace, f"{shown} can't be protected ({error.strerror})") from error
                 continue
             if stat.S_ISLNK(found.st_mode):
-                reason = (
-                    f"{shown} is a symbolic link, which can't be kept from being replaced; put a file or folder there"
-                )
-                raise WorkspaceRefused(self._workspace, reason)
-            if not _is_stand_in(found):
-                return self._keep(path, found, last=last)
-            if self._hold(folder, name, made=made):
-                return self._covered(shown, "stand-in")
+                reason = "is a symbolic link, which can't be kept from being replaced; put a file or folder there"
+                raise WorkspaceRefused(self._workspace, f"{shown} {reason}")
+            if _is_stand_in(found):
+                if not self._hold(folder, name, made=made):
+                    continue
+                kind = "stand-in"
+            elif last or not stat.S_ISDIR(found.st_mode):
+                kind = "kept"
+            else:
+                kind = "pinned"
+                if path not in self._folders:
+                    try:
+                        self._folders[path] = os.open(name, _TOP, dir_fd=folder)
+                    except OSError as error:
+                        raise WorkspaceRefused(
+                            self._workspace, f"{shown} can't be opened ({error.strerror})"
+                        ) from error
+            self.covers[shown] = NameCover(shown, kind)
+            return kind
         raise WorkspaceRefused(self._workspace, f"{shown} keeps changing")
-
-    def _keep(self, path: tuple[str, ...], found: os.stat_result, *, last: bool) -> CoverKind:
-        shown = "/".join(path)
-        if last or not stat.S_ISDIR(found.st_mode):
-            return self._covered(shown, "kept")
-        if path not in self._folders:
-            try:
-                self._folders[path] = os.open(path[-1], _TOP, dir_fd=self._folders[path[:-1]])
-            except OSError as error:
-                raise WorkspaceRefused(self._workspace, f"{shown} can't be opened ({error.strerror})") from error
-        return self._covered(shown, "pinned")
-
-    def _covered(self, shown: str, kind: CoverKind) -> CoverKind:
-        self.covers[shown] = NameCover(shown, kind)
-        return kind
 
     def _hold(self, folder: int, name: str, *, made: bool) -> bool:
         """Share the stand-in with other commands; False if it was removed meanwhile."""
@@ -585,6 +570,8 @@ def _is_stand_in(found: os.stat_result) -> bool:
 
 # ---- the guard of one command ----
 
+_UNDO: Final = "HEAD or .git was renamed; `mv HEAD.disarmed HEAD` there undoes it, if it is your own"
+
 
 class WorkspaceGuard:
     """Protects the names of one workspace, from before a command starts until all its processes have ended.
@@ -619,16 +606,17 @@ class WorkspaceGuard:
             if self._stand_ins.abandoned is not None:
                 self._inspect(self._stand_ins.abandoned, top)
             all_bound = False
+            """True if every repository is bound over itself, so that no command can change it."""
             if deep:
                 found = scan_names(self._root, self._opener, protection, top)
-                all_bound = found.all_bound
-                self._bind(found)
+                all_bound = self._bind(found) and not found.skipped_some
             if protection.repositories and not all_bound:
                 since = self._stand_ins.since or 0
                 self._known = find_repositories(self._root, self._opener, self._unwritable(), since)
             self._stack = stack.pop_all()
 
-    def _bind(self, found: ProtectedNames) -> None:
+    def _bind(self, found: ProtectedNames) -> bool:
+        """Bind names deeper down over themselves; returns True if these are all that the scan could have found."""
         for cover in choose_covers(found.names, found.repositories):
             # A name covered at the top is pinned already, and a second bind would hide its contents.
             if cover.path not in self._stand_ins.covers:
@@ -636,13 +624,15 @@ class WorkspaceGuard:
                     descriptor = self._opener(self._root, os.fsencode(cover.path), os.O_RDONLY, follow=False)
                     self._bound.append(descriptor)
                     self.covers.append(replace(cover, descriptor=descriptor))
-        if not found.whole or len(found.names) > MAX_BOUND_NAMES:
+        is_whole = found.whole and len(found.names) <= MAX_BOUND_NAMES
+        if not is_whole:
             _log.warning(
                 "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
                 self._workspace,
                 MAX_SCANNED_FOLDERS,
                 MAX_BOUND_NAMES,
             )
+        return is_whole
 
     def handed_over(self) -> None:
         """Close the descriptors of the binds: the sandbox has them."""
@@ -665,11 +655,18 @@ class WorkspaceGuard:
         return {cover.path for cover in self.covers if cover.kind != "pinned"}
 
     def _inspect(self, since: int, kept: Collection[str]) -> None:
-        found = WorkspaceInspection(
-            self._root, self._opener, self._protection, kept, since - _SLACK_NS, self._known
-        ).run()
+        since -= _SLACK_NS
+        found = WorkspaceInspection(self._root, self._opener, self._protection, kept, since, self._known).run()
         self.findings.add(found)
-        _log_findings(self._workspace, found)
+        for names, what in (
+            (found.names, "protected names have appeared in %r, look at them: %s"),
+            (found.disarmed, f"git repositories have appeared in %r and were disarmed ({_UNDO}): %s"),
+            (found.armed, "git repositories have appeared in %r and could not be disarmed, do not run git there: %s"),
+        ):
+            if names:
+                _log.warning(what, self._workspace, list_names(names, 10))
+        if found.unread:
+            _log.warning("%d folders of %r could not be looked into", found.unread, self._workspace)
 
 
 def inspect_abandoned(workspace: str, protection: Protection) -> None:
@@ -680,19 +677,6 @@ def inspect_abandoned(workspace: str, protection: Protection) -> None:
 
 def _clock_offset() -> int:
     return time.time_ns() - time.monotonic_ns()
-
-
-def _log_findings(workspace: str, found: Findings) -> None:
-    undo = "HEAD or .git was renamed; `mv HEAD.disarmed HEAD` there undoes it, if it is your own"
-    for names, what in (
-        (found.names, "protected names have appeared in %r, look at them: %s"),
-        (found.disarmed, f"git repositories have appeared in %r and were disarmed ({undo}): %s"),
-        (found.armed, "git repositories have appeared in %r and could not be disarmed, do not run git there: %s"),
-    ):
-        if names:
-            _log.warning(what, workspace, list_names(names, 10))
-    if found.unread:
-        _log.warning("%d folders of %r could not be looked into", found.unread, workspace)
 
 
 def list_names(names: list[str], most: int) -> str:

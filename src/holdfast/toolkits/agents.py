@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.agent import Agent
-    from holdfast.processes.sub_agents import SubAgents
-    from holdfast.runtime.turn import TurnOutcome
     from holdfast.tools.definition import AnyTool, Duration
-
-
-_SESSION_LENGTH: Final = 160
-_AGENT_LENGTH: Final = 32
-_DIGEST_LENGTH: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +48,8 @@ class SubAgentRequest:
 
         It depends on the prompt: if a model reply was lost in a crash, the model may ask for something else.
         """
-        told = digest("sub-agent", [self.call, self.agent, self.prompt])[:_DIGEST_LENGTH]
-        return f"{self.session[:_SESSION_LENGTH]}~{self.agent[:_AGENT_LENGTH]}~{told}"
+        told = digest("sub-agent", [self.call, self.agent, self.prompt])
+        return f"{self.session[:160]}~{self.agent[:32]}~{told[:20]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,6 @@ _ENDED: Final = {"failed": "failed", "cancelled": "was stopped", "limit": "reach
 
 SUB_AGENT_WAIT: Final = "sub-agent"
 """The name of the wait for a slow sub-agent."""
-FIRST_WAIT: Final = timedelta(seconds=5)
 LONGEST_WAIT: Final = timedelta(minutes=5)
 """Longest wait before the parent looks by itself, in case the process that would notify it is gone."""
 MAX_PROMPT: Final = 200_000
@@ -126,9 +118,19 @@ class SubAgentTool:
         call = (ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline)
         child = await children.delegate(SubAgentRequest(name, prompt, self.budget, *call, by, ctx.metadata))
         ctx.progress(f"{name} works in session {child.session}")
-        outcome = await _await_outcome(ctx, children, child)
+        span = timedelta(seconds=5)  # it waits in memory for a while, then suspended
+        # A call that was suspended here before takes the same way again.
+        while ctx.waited(SUB_AGENT_WAIT) or (outcome := await children.outcome(child)) is None:
+            children.tell(child, ctx.wait_token(SUB_AGENT_WAIT))
+            with suppress(WaitExpired):
+                await ctx.wait(SUB_AGENT_WAIT, timeout=span)
+            span = min(4 * span, LONGEST_WAIT)
         ctx.taint = await children.taint(child)
-        return _result_for_model(child, outcome)
+        if outcome.status == "completed":
+            return outcome.text if outcome.value is None else outcome.value
+        text = outcome.message or outcome.code
+        so_far = f"; its last words: {outcome.text[:2_000]}" if outcome.text.strip() else ""
+        raise SubAgentFailed(name, child.session, outcome.status, f"{text}{so_far}")
 
 
 def agent_tool(
@@ -174,7 +176,9 @@ def agent_tool(
         reach=Reach(
             family=_FAMILY,
             private=any(each.reach.private for each in below),
-            external=any(_reaches_out(each) for each in below),
+            external=any(
+                (not each.read_only) if each.reach.external is None else each.reach.external for each in below
+            ),
         ),
     )
     return make(SubAgentTool(agent, float(budget)).ask)
@@ -184,32 +188,6 @@ def list_sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[Agent]:
     """The agents behind these tools."""
     owners = (getattr(each.function, "__self__", None) for each in tools.values())
     return (owner.agent for owner in owners if isinstance(owner, SubAgentTool))
-
-
-def _reaches_out(made: AnyTool) -> bool:
-    return not made.read_only if made.reach.external is None else made.reach.external
-
-
-async def _await_outcome(ctx: CallContext, children: SubAgents, child: SubAgentTurn) -> TurnOutcome:
-    """Wait for the end of the turn: in memory for a while, then suspended."""
-    span = FIRST_WAIT
-    while True:
-        # A call that was suspended here before takes the same way again.
-        outcome = None if ctx.waited(SUB_AGENT_WAIT) else await children.outcome(child)
-        if outcome is not None:
-            return outcome
-        children.tell(child, ctx.wait_token(SUB_AGENT_WAIT))
-        with suppress(WaitExpired):
-            await ctx.wait(SUB_AGENT_WAIT, timeout=span)
-        span = min(4 * span, LONGEST_WAIT)
-
-
-def _result_for_model(child: SubAgentTurn, outcome: TurnOutcome) -> Any:  # text, or a value of the agent's output
-    if outcome.status == "completed":
-        return outcome.text if outcome.value is None else outcome.value
-    text = outcome.message or outcome.code
-    so_far = f"; its last words: {outcome.text[:2_000]}" if outcome.text.strip() else ""
-    raise SubAgentFailed(child.agent, child.session, outcome.status, f"{text}{so_far}")
 
 
 # ---- handoffs ----

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.names import check_int
+from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text, escape_line
-from holdfast.toolkits.files.workspace import (
-    FileMissing,
-    FileTooLarge,
-    NotText,
-    PathRefused,
-    Workspace,
-    WrongKind,
-    parse_file_path,
-    parse_path,
-    read_chunks,
-)
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach, tool
 
 if TYPE_CHECKING:
@@ -77,7 +67,7 @@ def _render(file: ProjectFile | WithheldFile) -> str:
 class ProjectReader:
     """Finds files called `name` below one workspace, within limits."""
 
-    workspace: Workspace
+    root: workspace.Workspace
     name: str
     limits: ProjectLimits
 
@@ -85,19 +75,19 @@ class ProjectReader:
         """The file in a folder, which need not exist."""
         label = "/".join((*folder, self.name))
         try:
-            with self.workspace.file(label.encode(), label) as number:
-                pieces = read_chunks(number, label, self.limits.file_bytes, "it is not shown here")
+            with self.root.file(label.encode(), label) as number:
+                pieces = workspace.read_chunks(number, label, self.limits.file_bytes, "it is not shown here")
                 return ProjectFile(label, "".join(decode_text(pieces, label)))
-        except FileMissing:
+        except workspace.FileMissing:
             return None
-        except WrongKind as error:
+        except workspace.WrongKind as error:
             # There is nothing below a file; a directory of this name is worth a note.
             return None if error.found.startswith("a file") else WithheldFile(label, f"it is {error.found}")
-        except FileTooLarge as error:
+        except workspace.FileTooLarge as error:
             return WithheldFile(label, f"it has {error.size:,} bytes or more, the limit is {error.limit:,}")
-        except NotText:
+        except workspace.NotText:
             return WithheldFile(label, "it is not UTF-8 text")
-        except PathRefused as error:
+        except workspace.PathRefused as error:
             return WithheldFile(label, error.reason)
         except HoldfastError:
             return WithheldFile(label, "it could not be read")
@@ -127,14 +117,12 @@ class ProjectLimits:
             check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
 
 
-DEFAULT_FILE: Final = "AGENTS.md"
-_SECONDS: Final = 30.0
 _AROUND: Final = 20_000
 """Characters for the words around the files, and for the names of withheld files."""
 
 
 def project(
-    root: Path | str, *, name: str = DEFAULT_FILE, hard_links: bool = False, limits: ProjectLimits | None = None
+    root: Path | str, *, name: str = "AGENTS.md", hard_links: bool = False, limits: ProjectLimits | None = None
 ) -> tuple[AnyTool, ...]:
     """Let an agent read the instructions of a project on demand: makes the tool `project_instructions`.
 
@@ -145,11 +133,10 @@ def project(
     bounds = ProjectLimits() if limits is None else limits
     if not isinstance(bounds, ProjectLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("limits", limits, "ProjectLimits")
-    workspace = Workspace(root, hard_links=hard_links)
-    reader = ProjectReader(workspace, _file_name(name), bounds)
-    reach = Reach(workspaces=(workspace.path,), hides_store=True)
+    reader = ProjectReader(workspace.Workspace(root, hard_links=hard_links), _file_name(name), bounds)
+    reach = Reach(workspaces=(reader.root.path,), hides_store=True)
 
-    @tool(read_only=True, untrusted=True, timeout=_SECONDS, output_limit=bounds.total_chars + _AROUND, reach=reach)
+    @tool(read_only=True, untrusted=True, timeout=30.0, output_limit=bounds.total_chars + _AROUND, reach=reach)
     def project_instructions(path: str = ".") -> str:
         """Read how the people of this project like work to be done, before you change something in it.
 
@@ -159,7 +146,7 @@ def project(
         Args:
             path: The file or directory that you work on, relative to the workspace. It need not exist yet.
         """
-        place = parse_path(path)
+        place = workspace.parse_path(path)
         found = (reader.read(place.parts[:depth]) for depth in range(len(place.parts) + 1))
         fitting = fit_files([one for one in found if one is not None], bounds.total_chars)
         return render_files(str(place), reader.name, fitting)
@@ -169,6 +156,6 @@ def project(
 
 def _file_name(name: object) -> str:
     with suppress(HoldfastError):
-        if type(name) is str and parse_file_path(name).parts == (name,):
+        if type(name) is str and workspace.parse_file_path(name).parts == (name,):
             return name
     raise InvalidArgument("name", name, "the name of a file, such as 'AGENTS.md'")

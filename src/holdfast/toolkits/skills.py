@@ -18,21 +18,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidArgument, UsageError
 from holdfast.names import check_int
+from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text, read_file_page
-from holdfast.toolkits.files.workspace import (
-    SKIPPED,
-    DirectoryWalk,
-    FileLimits,
-    FileMissing,
-    PathRefused,
-    WalkEntry,
-    Workspace,
-    WorkspacePath,
-    WrongKind,
-    parse_file_path,
-    quote_path,
-    read_bytes,
-)
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach, tool
 
 if TYPE_CHECKING:
@@ -76,7 +63,7 @@ class SkillFolderInvalid(UsageError):
     """The folder can't be offered as skills."""
 
     def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(f"the folder {quote_path(folder)} can't be offered as skills: {reason}")
+        super().__init__(f"the folder {workspace.quote_path(folder)} can't be offered as skills: {reason}")
         self.folder = folder
         self.reason = reason
 
@@ -85,7 +72,7 @@ class SkillInvalid(UsageError):
     """A skill is invalid."""
 
     def __init__(self, place: str, reason: str) -> None:
-        super().__init__(f"the skill {quote_path(place)} can't be used: {reason}")
+        super().__init__(f"the skill {workspace.quote_path(place)} can't be used: {reason}")
         self.place = place
         self.reason = reason
 
@@ -94,7 +81,7 @@ class SkillClash(UsageError):
     """Two folders have a skill of the same name."""
 
     def __init__(self, name: str, folders: tuple[str, str]) -> None:
-        first, second = map(quote_path, folders)
+        first, second = map(workspace.quote_path, folders)
         super().__init__(f"the skill {name!r} is in {first} and in {second}; rename or remove one of them")
         self.name = name
         self.folders = folders
@@ -105,7 +92,9 @@ class SkillUnknown(UsageError):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         more = f" and {len(known) - _MAX_LISTED:,} more" if len(known) > _MAX_LISTED else ""
-        super().__init__(f"there is no skill {quote_path(name)}; there are {', '.join(known[:_MAX_LISTED])}{more}")
+        super().__init__(
+            f"there is no skill {workspace.quote_path(name)}; there are {', '.join(known[:_MAX_LISTED])}{more}"
+        )
         self.name = name
         self.known = tuple(known)
 
@@ -114,7 +103,9 @@ class SkillFileMissing(UsageError):
     """A skill has no such file."""
 
     def __init__(self, name: str, path: str) -> None:
-        super().__init__(f"the skill {name!r} has no file {quote_path(path)}; load_skill lists the files it has")
+        super().__init__(
+            f"the skill {name!r} has no file {workspace.quote_path(path)}; load_skill lists the files it has"
+        )
         self.name = name
         self.path = path
 
@@ -126,10 +117,7 @@ MAX_DESCRIPTION: Final = 1_024
 _FRONT: Final = re.compile(
     rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?P<fields>.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
-_BREAK: Final = re.compile(r"\r\n|\n|\r")
 _FIELD: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*):(?:[ \t]+(?P<value>.*))?")
-_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_BLOCK: Final = re.compile(r"[|>][+-]?")
 _SPECIAL: Final = re.compile(r"[\[\]{}&*!|>%@`#,'\"]|[-?:](?:\s|\Z)")
 """The beginning of a value that is not plain text in YAML."""
 _AMBIGUOUS: Final = re.compile(r":(?:\s|\Z)|\s#")
@@ -167,7 +155,7 @@ def parse_front_matter(data: bytes, place: str, folder: str) -> FrontMatter:
         raise SkillInvalid(place, "its front matter is not UTF-8 text") from error
     fields = _parse_fields(text, place)
     name = _field_text(fields, "name", place)
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+    if len(name) > MAX_NAME or not re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", name):
         raise SkillInvalid(place, f"its name has small letters, digits and single dashes, at most {MAX_NAME} of them")
     if name != folder:
         raise SkillInvalid(
@@ -184,7 +172,7 @@ def parse_front_matter(data: bytes, place: str, folder: str) -> FrontMatter:
 
 
 def _parse_fields(text: str, place: str) -> dict[str, _FrontField]:
-    lines = _BREAK.split(text)
+    lines = re.split(r"\r\n|\n|\r", text)
     found: dict[str, _FrontField] = {}
     at = 0
     while at < len(lines):
@@ -216,7 +204,7 @@ def _field_text(fields: dict[str, _FrontField], name: str, place: str) -> str:
         if below:
             raise _line_error(place, field.line, "text in quotes stands on one line here; use '>' for more lines")
         text = _unquote(value, place, field.line)
-    elif _BLOCK.fullmatch(value):
+    elif re.fullmatch("[|>][+-]?", value):
         text = " ".join(below)
     elif value in _NOTHING:
         if below:
@@ -260,7 +248,7 @@ class Skill:
     """One skill. `folder` is the open directory that contains the skill's directory."""
 
     front: FrontMatter
-    folder: Workspace
+    folder: workspace.Workspace
     given: str
     """The folder as the host named it."""
 
@@ -270,13 +258,13 @@ class SkillLibrary:
 
     def __init__(self, folders: Sequence[Path], limits: SkillLimits, *, hard_links: bool) -> None:
         self._limits: Final = limits
-        self._page_limits: Final = FileLimits(
+        self._page_limits: Final = workspace.FileLimits(
             read_bytes=limits.file_bytes, page_lines=limits.page_lines, page_chars=limits.page_chars
         )
         found: dict[str, Skill] = {}
         for given in map(str, folders):
             try:
-                folder = Workspace(given, hard_links=hard_links)
+                folder = workspace.Workspace(given, hard_links=hard_links)
             except InvalidArgument as error:
                 raise SkillFolderInvalid(given, "it is no directory that exists and can be read") from error
             names = self._names(folder, given)
@@ -297,7 +285,8 @@ class SkillLibrary:
         label = f"{name}/{SKILL_FILE}"
         with _as_skill_error(label):
             with skill.folder.file(label.encode(), label) as number:
-                data = read_bytes(number, label, self._limits.skill_bytes, "make it shorter, with files beside it")
+                advice = "make it shorter, with files beside it"
+                data = workspace.read_bytes(number, label, self._limits.skill_bytes, advice)
             front = parse_front_matter(data, label, name)
             body = "".join(decode_text([data[front.size :]], label))
             files, more = self._files(skill)
@@ -313,12 +302,12 @@ class SkillLibrary:
 
     def page(self, name: str, path: str, start: int, lines: int) -> str:
         """A page of a file of a skill, with numbered lines."""
-        skill, place = self._require(name), parse_file_path(path)
-        inside, label = WorkspacePath((name, *place.parts)).encoded(), str(place)
+        skill, place = self._require(name), workspace.parse_file_path(path)
+        inside, label = workspace.WorkspacePath((name, *place.parts)).encoded(), str(place)
         try:
             advice = "it is too large to be read here"
             return read_file_page(skill.folder, inside, label, start, lines, self._page_limits, advice)
-        except FileMissing as error:
+        except workspace.FileMissing as error:
             raise SkillFileMissing(name, label) from error
 
     def _require(self, name: str) -> Skill:
@@ -330,7 +319,7 @@ class SkillLibrary:
     def _files(self, skill: Skill) -> tuple[list[str], bool]:
         """The files of a skill except its SKILL.md; True if the limit cut the list."""
         name = skill.front.name
-        walk = DirectoryWalk(skill.folder, SKIPPED, WALK_SECONDS, self._limits.entries)
+        walk = workspace.DirectoryWalk(skill.folder, workspace.SKIPPED, WALK_SECONDS, self._limits.entries)
         found: list[str] = []
         with skill.folder.directory(name.encode(), name) as below:
             for entry in walk.entries(below, recursive=True):
@@ -341,16 +330,16 @@ class SkillLibrary:
                 found.append(f"{entry.shown} ({entry.size:,} bytes)")
         return found, walk.over is not None
 
-    def _names(self, folder: Workspace, label: str) -> list[str]:
+    def _names(self, folder: workspace.Workspace, label: str) -> list[str]:
         """The subfolders of a folder. Files and hidden folders are not skills."""
-        walk = DirectoryWalk(folder, (), WALK_SECONDS, self._limits.entries)
+        walk = workspace.DirectoryWalk(folder, (), WALK_SECONDS, self._limits.entries)
         with folder.directory(b".", label) as below:
             entries = [entry for entry in walk.entries(below, recursive=False) if not entry.shown.startswith(".")]
         if walk.over is not None:
             raise SkillFolderInvalid(label, f"not everything in it was looked at: {walk.over}")
         return [entry.shown for entry in entries if _is_folder(folder, entry, label)]
 
-    def _read_front_matter(self, folder: Workspace, name: str, place: str) -> FrontMatter:
+    def _read_front_matter(self, folder: workspace.Workspace, name: str, place: str) -> FrontMatter:
         """The front matter of a skill, without its body."""
         limits = self._limits
         with _as_skill_error(place), folder.file(f"{name}/{SKILL_FILE}".encode(), place) as number:
@@ -363,11 +352,12 @@ class SkillLibrary:
         return parse_front_matter(head, place, name)
 
 
-def _is_folder(folder: Workspace, entry: WalkEntry, label: str) -> bool:
+def _is_folder(folder: workspace.Workspace, entry: workspace.WalkEntry, label: str) -> bool:
     """True if an entry is a folder, or a link to one that stays inside."""
     if not stat.S_ISLNK(entry.mode):
         return stat.S_ISDIR(entry.mode)
-    with _as_skill_error(f"{label}/{entry.shown}"), suppress(WrongKind), folder.directory(entry.path, entry.shown):
+    place = f"{label}/{entry.shown}"
+    with _as_skill_error(place), suppress(workspace.WrongKind), folder.directory(entry.path, entry.shown):
         return True
     return False
 
@@ -378,10 +368,10 @@ def _as_skill_error(place: str) -> Generator[None]:
         yield
     except SkillInvalid:
         raise
-    except FileMissing as error:
+    except workspace.FileMissing as error:
         raise SkillInvalid(place, f"there is no {SKILL_FILE}; write one, or take the folder away") from error
     except HoldfastError as error:
-        raise SkillInvalid(place, error.reason if isinstance(error, PathRefused) else str(error)) from error
+        raise SkillInvalid(place, error.reason if isinstance(error, workspace.PathRefused) else str(error)) from error
 
 
 # ---- the tools ----
@@ -393,8 +383,6 @@ _OFFER: Final = (
 )
 _SLACK: Final = 20.0
 """Seconds beyond a walk, for a disk that does not answer."""
-_AROUND: Final = 500
-"""Characters around a skill, and for each of its files."""
 
 
 def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: bool = False) -> tuple[AnyTool, ...]:
@@ -418,7 +406,7 @@ def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: 
     if len(description) > bounds.list_chars:
         reason = f"the list of skills has {len(description):,} characters, the limit is {bounds.list_chars:,}"
         raise SkillFolderInvalid(str(folders[-1]), f"{reason}; write shorter descriptions, or offer fewer skills")
-    whole = bounds.skill_bytes + _AROUND * (bounds.files + 1)
+    whole = bounds.skill_bytes + 500 * (bounds.files + 1)  # characters around a skill, and for each of its files
     paths = dict.fromkeys(skill.folder.path for skill in library.skills.values())
     reach = Reach(workspaces=tuple(paths), hides_store=True)
 

@@ -97,7 +97,6 @@ def _one_line(text: str, width: int = _NOTE) -> str:
 MOST: Final = 50
 """Most tasks of one list."""
 _REACH: Final = Reach(family="tasks", private=True, external=False)
-_REASON: Final = 500
 
 
 @tool(read_only=True, background=False, reach=_REACH, untrusted=True)
@@ -150,7 +149,7 @@ async def read_task(
 
 
 @tool(idempotent=True, destructive=True, background=False, reach=_REACH)
-async def cancel_task(ctx: CallContext, id: str, reason: Annotated[str, Field(max_length=_REASON)] = "") -> str:
+async def cancel_task(ctx: CallContext, id: str, reason: Annotated[str, Field(max_length=500)] = "") -> str:
     """Stop a background task whose result is not wanted any more.
 
     What it has done by then stays done.

@@ -14,36 +14,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, UsageError, WorldError
+from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text, number_lines
-from holdfast.toolkits.files.workspace import (
-    FileFailed,
-    FileMissing,
-    FileTooLarge,
-    NotText,
-    PathError,
-    PathProtected,
-    PathRefused,
-    WorkspacePath,
-    is_repository,
-    read_bytes,
-    translate_errors,
-)
 from holdfast.tools.definition import NotDone
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from contextlib import AbstractContextManager
 
-    from holdfast.toolkits.files.workspace import FileLimits, Protection, Workspace
 
-
-class EditMismatch(PathError, UsageError):
+class EditMismatch(workspace.PathError, UsageError):
     """The text to replace does not occur exactly as often as it must. Nothing was changed."""
 
     text = "{path} was not changed: {reason}"
 
 
-class FileChanged(PathError, WorldError):
+class FileChanged(workspace.PathError, WorldError):
     """Another writer changed the file meanwhile. This call changed nothing."""
 
     text = "{path} was changed by somebody else meanwhile; read it again, then decide"
@@ -157,11 +143,11 @@ class FileWriter:
     It follows no links.
     """
 
-    workspace: Workspace
-    protection: Protection
-    limits: FileLimits
+    root: workspace.Workspace
+    protection: workspace.Protection
+    limits: workspace.FileLimits
 
-    def write(self, place: WorkspacePath, content: str) -> str:
+    def write(self, place: workspace.WorkspacePath, content: str) -> str:
         data = self._encode(place, content)
         self._check(place)
         self._make_directories(place.parent)
@@ -171,7 +157,7 @@ class FileWriter:
         lines = content.count("\n") + (not content.endswith("\n") and bool(content))
         return f"{'Replaced' if old else 'Created'} {place}: {lines:,} lines, {len(data):,} bytes."
 
-    def edit(self, place: WorkspacePath, old: str, new: str, *, every: bool) -> str:
+    def edit(self, place: workspace.WorkspacePath, old: str, new: str, *, every: bool) -> str:
         self._check(place)
         with self._directory(place.parent) as below, _lock_directory(below, str(place)):
             before, text = self._read(below, place)
@@ -184,7 +170,7 @@ class FileWriter:
         shown = excerpt(done.text, done.first_line, new, line_chars=self.limits.line_chars)
         return f"Edited {place}: replaced {places}, from line {done.first_line:,} on.\n{shown}"
 
-    def find_out(self, place: WorkspacePath, old: str, new: str) -> str:
+    def find_out(self, place: workspace.WorkspacePath, old: str, new: str) -> str:
         """The result of an interrupted edit; `NotDone` if it was not made."""
         self._check(place)
         with self._directory(place.parent) as below:
@@ -196,84 +182,86 @@ class FileWriter:
             raise NotDone
         return f"Edited {place}."
 
-    def _check(self, place: WorkspacePath) -> None:
+    def _check(self, place: workspace.WorkspacePath) -> None:
         rule = self.protection.rule_for(place.parts)
         if rule is not None:
-            raise PathProtected(str(place), rule)
+            raise workspace.PathProtected(str(place), rule)
         for depth in range(len(place.parts) if self.protection.repositories else 0):
-            if self._is_repository(WorkspacePath(place.parts[:depth])):
-                raise PathProtected(str(place), "a git directory")
+            if self._is_repository(workspace.WorkspacePath(place.parts[:depth])):
+                raise workspace.PathProtected(str(place), "a git directory")
 
-    def _is_repository(self, place: WorkspacePath) -> bool:
+    def _is_repository(self, place: workspace.WorkspacePath) -> bool:
         try:
             with self._directory(place) as below:
-                return is_repository(below)
+                return workspace.is_repository(below)
         except HoldfastError:
             return False  # a directory that can't be opened is not written to either
 
-    def _encode(self, place: WorkspacePath, content: str) -> bytes:
+    def _encode(self, place: workspace.WorkspacePath, content: str) -> bytes:
         try:
             data = content.encode()
         except UnicodeEncodeError as error:
-            raise NotText(str(place), "the new text has half a surrogate pair") from error
+            raise workspace.NotText(str(place), "the new text has half a surrogate pair") from error
         if len(data) > self.limits.write_bytes:
             advice = "split it into several files"
-            raise FileTooLarge(f"the new text of {place}", len(data), self.limits.write_bytes, advice)
+            raise workspace.FileTooLarge(f"the new text of {place}", len(data), self.limits.write_bytes, advice)
         return data
 
-    def _read(self, below: int, place: WorkspacePath) -> tuple[os.stat_result, str]:
+    def _read(self, below: int, place: workspace.WorkspacePath) -> tuple[os.stat_result, str]:
         label = str(place)
-        with self.workspace.file(place.name, label, below=below, follow=False) as number:
+        with self.root.file(place.name, label, below=below, follow=False) as number:
             before = os.fstat(number)
-            data = read_bytes(number, label, self.limits.write_bytes, "it is too large to be edited")
+            data = workspace.read_bytes(number, label, self.limits.write_bytes, "it is too large to be edited")
         text = "".join(decode_text([data], label))
         return before, f"\ufeff{text}" if data.startswith(b"\xef\xbb\xbf") else text
 
-    def _directory(self, place: WorkspacePath) -> AbstractContextManager[int]:
-        return self.workspace.directory(place.encoded(), str(place), follow=False)
+    def _directory(self, place: workspace.WorkspacePath) -> AbstractContextManager[int]:
+        return self.root.directory(place.encoded(), str(place), follow=False)
 
-    def _make_directories(self, place: WorkspacePath) -> None:
+    def _make_directories(self, place: workspace.WorkspacePath) -> None:
         """Make the missing directories below the last existing one."""
         try:
             with self._directory(place):
                 return
-        except FileMissing:
+        except workspace.FileMissing:
             if not place.parts:
-                raise FileFailed(str(place), "the workspace itself was removed") from None
+                raise workspace.FileFailed(str(place), "the workspace itself was removed") from None
         self._make_directories(place.parent)
         with self._directory(place.parent) as below:
-            with translate_errors(str(place)), suppress(FileExistsError):
+            with workspace.translate_errors(str(place)), suppress(FileExistsError):
                 os.mkdir(place.name, dir_fd=below)
             _sync(below, str(place))
 
-    def _existing(self, below: int, place: WorkspacePath) -> os.stat_result | None:
+    def _existing(self, below: int, place: workspace.WorkspacePath) -> os.stat_result | None:
         try:
-            with translate_errors(str(place)):
+            with workspace.translate_errors(str(place)):
                 found = os.stat(place.name, dir_fd=below, follow_symlinks=False)
-        except FileMissing:
+        except workspace.FileMissing:
             return None
         if stat.S_ISLNK(found.st_mode):
-            raise PathRefused(str(place), "it is a symbolic link; write to the file itself")
-        self.workspace.check_file(found, str(place))
+            raise workspace.PathRefused(str(place), "it is a symbolic link; write to the file itself")
+        self.root.check_file(found, str(place))
         return found
 
-    def _replace_file(self, below: int, place: WorkspacePath, data: bytes, old: os.stat_result | None) -> None:
+    def _replace_file(
+        self, below: int, place: workspace.WorkspacePath, data: bytes, old: os.stat_result | None
+    ) -> None:
         label = str(place)
         temporary = f".holdfast-{hashlib.sha256(place.name).hexdigest()[:16]}.tmp".encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with translate_errors(label):
+        with workspace.translate_errors(label):
             # This process holds the lock, so an existing temporary file was left by a killed process.
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=below)
             # The replacement of a private file is private from its first byte on.
             mode = 0o666 if old is None else 0o600
-            number = self.workspace.opener(below, temporary, flags, follow=False, mode=mode)
+            number = self.root.opener(below, temporary, flags, follow=False, mode=mode)
         try:
-            with translate_errors(label):
+            with workspace.translate_errors(label):
                 _write_file(number, data, old)
             if _version(self._existing(below, place)) != _version(old):
                 raise FileChanged(label)  # the temporary file is removed below
-            with translate_errors(label):
+            with workspace.translate_errors(label):
                 os.rename(temporary, place.name, src_dir_fd=below, dst_dir_fd=below)
         except BaseException:
             with suppress(OSError):
@@ -307,7 +295,7 @@ def _sync(number: int, label: str) -> None:
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP}:  # not for directories here
             reason = f"it was written, but nobody knows whether that survives a power cut ({error.strerror})"
-            raise FileFailed(label, reason) from error
+            raise workspace.FileFailed(label, reason) from error
 
 
 @contextmanager
@@ -320,7 +308,7 @@ def _lock_directory(number: int, label: str) -> Generator[None]:
             break
         except BlockingIOError:
             if time.monotonic() > until:
-                raise FileFailed(label, "somebody else keeps its directory locked; try again") from None
+                raise workspace.FileFailed(label, "somebody else keeps its directory locked; try again") from None
             time.sleep(0.01)
         except OSError as error:
             if error.errno not in _LOCKS_UNSUPPORTED:

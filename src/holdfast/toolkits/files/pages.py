@@ -116,9 +116,6 @@ def render_file_page(page: FilePage) -> str:
     return f"{text}\n(Lines {page.first:,} to {page.last:,} of {page.total:,}.{more})"
 
 
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
 def read_file_page(
     workspace: Workspace, path: bytes, label: str, start: int, lines: int, limits: FileLimits, advice: str
 ) -> str:
@@ -144,7 +141,7 @@ def decode_text(pieces: Iterable[bytes], label: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset, held = 0, 0
     for piece in chain(filter(None, pieces), (b"",)):
-        if not offset and piece.startswith(_UTF16):
+        if not offset and piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise NotText(label, "it begins like UTF-16")
         try:
             text = decoder.decode(piece, final=not piece)

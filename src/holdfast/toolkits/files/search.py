@@ -15,21 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from holdfast.errors import HoldfastError, InvalidNumber, UsageError, WorldError
-from holdfast.toolkits.files import regex_worker
-from holdfast.toolkits.files.workspace import (
-    DirectoryWalk,
-    FileTooLarge,
-    PathRefused,
-    WrongKind,
-    describe_kind,
-    match_name,
-    read_bytes,
-)
+from holdfast.toolkits.files import regex_worker, workspace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from holdfast.toolkits.files.workspace import FileLimits, Workspace, WorkspacePath
 
 
 # ---- errors ----
@@ -99,7 +88,7 @@ def _match_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     while at < len(parts):
         if step < len(pattern) and pattern[step] == "**":
             back, mark, step = step, at, step + 1
-        elif step < len(pattern) and match_name(parts[at], pattern[step]):
+        elif step < len(pattern) and workspace.match_name(parts[at], pattern[step]):
             at, step = at + 1, step + 1
         elif back >= 0:
             mark += 1
@@ -224,10 +213,10 @@ MAX_CONTEXT: Final = 10
 class FileSearch:
     """One search and its matches so far."""
 
-    def __init__(self, workspace: Workspace, limits: FileLimits, skip: Collection[str]) -> None:
-        self._workspace = workspace
+    def __init__(self, root: workspace.Workspace, limits: workspace.FileLimits, skip: Collection[str]) -> None:
+        self._root = root
         self._limits = limits
-        self._walk = DirectoryWalk(workspace, skip, limits.seconds, limits.visited)
+        self._walk = workspace.DirectoryWalk(root, skip, limits.seconds, limits.visited)
         self._lines: list[str] = []
         self._room = limits.page_chars
         self._hits = 0
@@ -237,7 +226,7 @@ class FileSearch:
         self._stopped: str | None = None
         self._skipped: Counter[str] = Counter()
 
-    def run(self, place: WorkspacePath, pattern: str, glob: str, *, ignore_case: bool, context: int) -> str:
+    def run(self, place: workspace.WorkspacePath, pattern: str, glob: str, *, ignore_case: bool, context: int) -> str:
         """Every matching line, as ``path:number: text``."""
         if not 0 <= context <= MAX_CONTEXT:
             raise InvalidNumber("context", context, f"0 to {MAX_CONTEXT} lines are shown around a match")
@@ -248,26 +237,28 @@ class FileSearch:
         try:
             with matcher:
                 try:
-                    with self._workspace.directory(place.encoded(), str(place)) as below:
+                    with self._root.directory(place.encoded(), str(place)) as below:
                         self._search_directory(below, place, wanted, matcher)
-                except WrongKind:  # a single file
-                    with self._workspace.file(place.encoded(), str(place)) as number:
+                except workspace.WrongKind:  # a single file
+                    with self._root.file(place.encoded(), str(place)) as number:
                         self._search_file(number, str(place), matcher)
         except MatcherStopped as error:
             self._stopped = str(error)
         return self._render()
 
-    def _search_directory(self, below: int, place: WorkspacePath, wanted: Glob | None, matcher: RegexMatcher) -> None:
+    def _search_directory(
+        self, below: int, place: workspace.WorkspacePath, wanted: Glob | None, matcher: RegexMatcher
+    ) -> None:
         for entry in self._walk.entries(below, recursive=True):
             if not stat.S_ISREG(entry.mode) or (wanted is not None and not wanted.matches(entry.shown.split("/"))):
                 continue
             label = f"{place}/{entry.shown}" if place.parts else entry.shown
             try:
-                with self._workspace.file(entry.path, label, below=below, follow=False) as number:
+                with self._root.file(entry.path, label, below=below, follow=False) as number:
                     self._search_file(number, label, matcher)
-            except FileTooLarge:
+            except workspace.FileTooLarge:
                 self._skipped["too large"] += 1
-            except PathRefused:
+            except workspace.PathRefused:
                 self._skipped["linked elsewhere"] += 1
             except HoldfastError:
                 self._skipped["not readable"] += 1
@@ -276,7 +267,7 @@ class FileSearch:
         self._skipped["directories not readable"] += self._walk.unread
 
     def _search_file(self, number: int, label: str, matcher: RegexMatcher) -> None:
-        data = read_bytes(number, label, self._limits.search_bytes, "it is too large to be searched")
+        data = workspace.read_bytes(number, label, self._limits.search_bytes, "it is too large to be searched")
         try:
             found = matcher.find(data, self._limits.matches - self._hits)
         except MatcherStopped as error:
@@ -318,19 +309,25 @@ class FileSearch:
 
 
 def list_directory(
-    workspace: Workspace, limits: FileLimits, skip: Collection[str], place: WorkspacePath, glob: str, *, recursive: bool
+    root: workspace.Workspace,
+    limits: workspace.FileLimits,
+    skip: Collection[str],
+    place: workspace.WorkspacePath,
+    glob: str,
+    *,
+    recursive: bool,
 ) -> str:
     """One line for each entry: directories end in '/', files have their size."""
     wanted = read_glob(glob) if glob else None
-    walk = DirectoryWalk(workspace, skip, limits.seconds, limits.visited)
+    walk = workspace.DirectoryWalk(root, skip, limits.seconds, limits.visited)
     lines: list[str] = []
     room, more = limits.page_chars, False
-    with workspace.directory(place.encoded(), str(place)) as below:
+    with root.directory(place.encoded(), str(place)) as below:
         for entry in walk.entries(below, recursive=recursive or "/" in glob or "**" in glob):
             if wanted is not None and not wanted.matches(entry.shown.split("/")):
                 continue
             path = f"{place}/{entry.shown}" if place.parts else entry.shown
-            kind = f"{entry.size:,} bytes" if stat.S_ISREG(entry.mode) else describe_kind(entry.mode)
+            kind = f"{entry.size:,} bytes" if stat.S_ISREG(entry.mode) else workspace.describe_kind(entry.mode)
             line = f"{path}/" if stat.S_ISDIR(entry.mode) else f"{path} ({kind})"
             room -= len(line) + 1
             more = len(lines) >= limits.entries or room < 0

@@ -121,8 +121,6 @@ def quote_path(path: str) -> str:
 
 # ---- protected names ----
 
-_REPOSITORY_RULE: Final = "*.git"
-"""The rule for repositories; without it, they can be created and written."""
 PROTECTED_NAMES: Final[tuple[str, ...]] = (
     # Version control: hooks and configuration run programs. A `.git` file points to a directory that does, and git
     # takes a directory with a HEAD for a repository without a working tree.
@@ -156,7 +154,6 @@ PROTECTED_NAMES: Final[tuple[str, ...]] = (
     *(".holdfast", "holdfast.toml", "holdfast.db", "holdfast.db-*"),
 )
 """Names that are never written, unless the host unprotects one."""
-_WILD: Final = frozenset("*?[")
 NameMatcher: TypeAlias = "Callable[[str], re.Match[str] | None]"
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~*?\[\]@+-]*[A-Za-z0-9_~*?\[\]@+-]|")
 # Code points that file systems ignore when they compare names, in addition to the category Cf.
@@ -185,13 +182,13 @@ class Protection:
         self._exact_rules: dict[str, str] = {}
         self._patterns: list[tuple[NameMatcher, str]] = []
         self._path_rules: list[tuple[list[NameMatcher], str]] = []
-        self.repositories: Final = _REPOSITORY_RULE in rules
+        self.repositories: Final = "*.git" in rules
         """True if every directory that git accepts as a repository is protected, whatever its name."""
         literals: list[tuple[str, ...]] = []
         for rule in rules:
             parts = tuple(rule.split("/"))
             plain = tuple(map(fold_name, parts))
-            is_literal = not _WILD.intersection(rule)
+            is_literal = not re.search(r"[*?\[]", rule)
             if len(parts) > 1:
                 self._path_rules.append(([_name_matcher(part) for part in plain], rule))
             elif is_literal:
@@ -268,11 +265,6 @@ def _protected_names(what: str, given: Iterable[str]) -> tuple[str, ...]:
 # ---- confined opens: below a directory, even while others rename or link ----
 
 MAX_LINKS: Final = 40
-_NO_MAGIC_LINKS: Final = 0x02
-_NO_SYMLINKS: Final = 0x04
-_BENEATH: Final = 0x08
-_TRIES: Final = 64
-_GET_PATH: Final = getattr(fcntl, "F_GETPATH", 50)
 # Non-blocking: a pipe without a writer, or a device without a medium, must not keep the thread for ever.
 _ALWAYS: Final = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -338,18 +330,18 @@ def _real_path(number: int) -> str:
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
     try:
-        return os.fsdecode(fcntl.fcntl(number, _GET_PATH, bytes(1024)).rstrip(b"\0"))
+        return os.fsdecode(fcntl.fcntl(number, getattr(fcntl, "F_GETPATH", 50), bytes(1024)).rstrip(b"\0"))
     except OSError:
         raise StoreFolder from None
 
 
 def open_by_kernel(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
     """Open by openat2(): the kernel resolves the path below `root` in one step, which no rename can disturb."""
-    resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if follow else _NO_SYMLINKS)
+    resolve = 0x08 | 0x02 | (0 if follow else 0x04)  # RESOLVE_BENEATH, NO_MAGICLINKS and NO_SYMLINKS
     how = struct.pack("=QQQ", flags | _ALWAYS, mode, resolve)  # struct open_how
     call = ctypes.c_long(547 if platform.machine() == "alpha" else 437)  # the same everywhere else
     given = ctypes.c_int(root), ctypes.c_char_p(path), ctypes.c_char_p(how), ctypes.c_size_t(len(how))
-    for _ in range(_TRIES):
+    for _ in range(64):
         number = int(_libc().syscall(call, *given))
         if number >= 0:
             return number
@@ -431,7 +423,6 @@ def _leaves_root() -> OSError:
 
 # ---- the workspace and its files ----
 
-_CHUNK: Final = 256 * 1024
 _KINDS: Final = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a pipe",
@@ -536,7 +527,7 @@ def read_chunks(number: int, label: str, limit: int, advice: str) -> Iterator[by
         if size > limit:
             raise FileTooLarge(label, size, limit, advice)
         seen = 0
-        while chunk := os.read(number, _CHUNK):
+        while chunk := os.read(number, 256 * 1024):
             seen += len(chunk)
             if seen > limit:
                 raise FileTooLarge(label, seen, limit, advice)

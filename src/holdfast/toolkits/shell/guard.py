@@ -127,7 +127,6 @@ MAX_WALKED_FOLDERS: Final = 1_000_000
 """Most folders of one walk: more than the limit on files lets a command create."""
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_BYTES: Final = 1_000_000
-_MAX_HOOKS: Final = 1_000
 _HOOKS: Final = "hooks"
 _PROGRAM_FILES: Final = ("config", "config.worktree", "commondir")
 """Files of a repository that name programs, or the place of such files. The hooks are handled separately."""
@@ -165,7 +164,7 @@ def program_digest(descriptor: int, opener: Opener) -> bytes | None:
     else:
         try:
             names = sorted(os.listdir(hooks))  # it is open
-            if len(names) > _MAX_HOOKS:
+            if len(names) > 1_000:
                 return None
             for name in names:
                 parts += (hashlib.sha256(os.fsencode(name)).digest(), file_digest(hooks, name))
@@ -439,8 +438,6 @@ class WorkspaceInspection:
 
 # ---- stand-ins for protected names at the top of a workspace ----
 
-_STAND_IN: Final = 0o555
-_TRIES: Final = 100
 _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -489,12 +486,12 @@ class StandIns:
             return self.covers[shown].kind
         folder, name = self._folders[path[:-1]], path[-1]
         made = False
-        for _ in range(_TRIES):
+        for _ in range(100):
             try:
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 try:
-                    os.mkdir(name, _STAND_IN, dir_fd=folder)
+                    os.mkdir(name, 0o555, dir_fd=folder)
                     made = True
                 except FileExistsError:
                     made = False

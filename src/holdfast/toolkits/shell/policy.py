@@ -82,8 +82,6 @@ MAX_COMMAND: Final = 100_000
 """Longest command, in bytes: the kernel takes no argument over 128 KiB."""
 MAX_SECONDS: Final = 24 * 3600.0
 
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellSettings:
@@ -130,7 +128,7 @@ def check_env(names: object) -> tuple[str, ...]:
         raise InvalidArgument("env", names, "a tuple of names of variables")
     found: set[str] = set()
     for name in cast("Iterable[object]", names):
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+        if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,127}", name):
             raise InvalidArgument("env", name, "names of variables (their values are read from the environment)")
         if name == "HOLDFAST_STORE_KEY":  # a command that has it could make approvals
             raise InvalidArgument("env", name, "a variable that is not the key of the store")
@@ -311,8 +309,8 @@ Instruction = tuple[int, int, int, int]
 _ALLOWED: Final[Instruction] = (_RETURN, 0, 0, _ALLOW)
 
 
-_COLUMNS: Final = {"x86_64": 0, "aarch64": 1}
-_ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# The column of each machine in the tables below, and its number for the kernel.
+_MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 # Each call with its number on x86_64 and on aarch64; None where there is no such call.
 _REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
@@ -339,11 +337,6 @@ _ABSENT: Final[dict[str, tuple[int | None, int | None]]] = {
     "openat2": (437, 437),  # its mode is, too
     "memfd_secret": (447, 447),
 }
-_CLONE: Final = (56, 220)
-_IOCTL: Final = (16, 29)
-_SOCKET: Final = (41, 198)
-_SOCKETPAIR: Final = (53, 199)
-_SHMGET: Final = (29, 194)
 _SET_ID: Final = 0o6000
 _MAKES: Final = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without them, the mode is an arbitrary register value
 # Calls that give a file its mode, with the positions of the mode and of the flags that announce it.
@@ -362,20 +355,19 @@ _MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]]
 
 def is_supported(machine: str) -> bool:
     """True if the system calls of this machine (its `uname` name) are known."""
-    return machine in _COLUMNS
+    return machine in _MACHINES
 
 
 def denied_calls(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
     """The calls that always fail on `machine`, each with its number and error."""
-    column = _COLUMNS[machine]
-    found: dict[str, tuple[int, int]] = {}
+    column, _ = _MACHINES[machine]
     absent = _ABSENT if segment is None else _ABSENT | {"memfd_create": (319, 279)}
-    for calls, error in ((_REFUSED, errno.EPERM), (absent, errno.ENOSYS)):
-        for name, numbers in calls.items():
-            number = numbers[column]
-            if number is not None:
-                found[name] = number, error
-    return found
+    return {
+        name: (number, error)
+        for calls, error in ((_REFUSED, errno.EPERM), (absent, errno.ENOSYS))
+        for name, numbers in calls.items()
+        if (number := numbers[column]) is not None
+    }
 
 
 def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
@@ -384,10 +376,10 @@ def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
     `segment` is the largest piece of shared memory in one request; memfd files are denied then, since no limit of a
     process counts them. None allows both, for a control group that counts all memory.
     """
-    column = _COLUMNS[machine]
+    column, architecture = _MACHINES[machine]
     parts = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
+        (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
     ]
@@ -395,13 +387,15 @@ def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
         parts += [(_AT_LEAST, 0, 1, _X32), _fail(errno.ENOSYS)]
     for number, error in denied_calls(machine, segment).values():
         parts += _when(number, [_fail(error)])
-    parts += _when(_CLONE[column], [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _ALLOWED])
-    parts += _when(_IOCTL[column], [*_argument(1), *_jump_over_next(_TERMINAL_INPUT), _ALLOWED, _fail(errno.EPERM)])
-    parts += _when(_SOCKET[column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])
-    kind = [*_argument(1), (_AND, 0, 0, _TYPE)]
-    parts += _when(_SOCKETPAIR[column], [*kind, *_one_of(_PAIRS, errno.EPERM)])
+    namespaces = [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _ALLOWED]
+    terminal = [*_argument(1), *_jump_over_next(_TERMINAL_INPUT), _ALLOWED, _fail(errno.EPERM)]
+    parts += _when((56, 220)[column], namespaces)  # clone
+    parts += _when((16, 29)[column], terminal)  # ioctl
+    parts += _when((41, 198)[column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])  # socket
+    pair = [*_argument(1), (_AND, 0, 0, _TYPE), *_one_of(_PAIRS, errno.EPERM)]
+    parts += _when((53, 199)[column], pair)  # socketpair
     if segment is not None:
-        parts += _when(_SHMGET[column], [*_above(1, segment, errno.ENOMEM), _ALLOWED])
+        parts += _when((29, 194)[column], [*_above(1, segment, errno.ENOMEM), _ALLOWED])  # shmget
     for numbers, mode, flags in _MODES:
         number = numbers[column]
         if number is not None:

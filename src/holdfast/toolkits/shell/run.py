@@ -20,20 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.store.paths import FOLDER
-from holdfast.toolkits.shell import policy
+from holdfast.toolkits.shell import policy, sandbox
 from holdfast.toolkits.shell.guard import Findings, WorkspaceGuard
-from holdfast.toolkits.shell.sandbox import (
-    MAX_FILE_BYTES,
-    MAX_PROCESSES,
-    MAX_SEGMENTS,
-    ControlGroup,
-    SandboxFiles,
-    binds_open_files,
-    find_trusted_program,
-    limit_process,
-    shell_program,
-    visible_tree,
-)
 from holdfast.tools.results import OutputClip, OutputNotes, ShownOutput
 
 if TYPE_CHECKING:
@@ -83,8 +71,8 @@ class UsageMonitor:
     def exceeded(self) -> str | None:
         """The limit that the command exceeded; None if it did not."""
         # The kernel's own limit of processes does not hold for root.
-        if sum(1 for _ in self._processes()) > MAX_PROCESSES:
-            return f"it had more than {MAX_PROCESSES} processes"
+        if sum(1 for _ in self._processes()) > sandbox.MAX_PROCESSES:
+            return f"it had more than {sandbox.MAX_PROCESSES} processes"
         now = time.monotonic()
         if now < self._next_look:
             return None
@@ -285,7 +273,6 @@ def _start_killer() -> int:
 
 # ---- one command ----
 
-_BETWEEN_NOTES: Final = 0.1
 _BETWEEN_LOOKS: Final = 0.1
 _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
@@ -389,7 +376,7 @@ def _read_output(
             elif leader in ready:
                 return None
             if time.monotonic() >= next_note and (note := notes.take()) is not None:
-                next_note = time.monotonic() + _BETWEEN_NOTES
+                next_note = time.monotonic() + 0.1
                 tell(note)
     finally:
         if (note := notes.rest()) is not None:
@@ -399,26 +386,27 @@ def _read_output(
 
 @contextmanager
 def _start_confined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
-    bwrap = find_trusted_program("bwrap")
+    bwrap = sandbox.find_trusted_program("bwrap")
     if bwrap is None:  # it was there when the shell was made
         raise policy.SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
     store = os.path.join(settings.workspace, FOLDER)  # noqa: PTH118
     with ExitStack() as stack:
         guard: WorkspaceGuard | None = None
         if settings.profile != "read":
-            guard = WorkspaceGuard(settings.workspace, settings.protection, deep=binds_open_files(bwrap))
+            guard = WorkspaceGuard(settings.workspace, settings.protection, deep=sandbox.binds_open_files(bwrap))
             stack.callback(guard.close)
         covers = () if guard is None else tuple(guard.covers)
-        group = ControlGroup(settings.control_groups, settings.memory)
+        group = sandbox.ControlGroup(settings.control_groups, settings.memory)
         stack.callback(group.remove)
-        files = stack.enter_context(SandboxFiles(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
+        segment = None if group.bounds_memory else settings.memory // sandbox.MAX_SEGMENTS
+        files = stack.enter_context(sandbox.SandboxFiles(segment))
         if os.path.islink(store):  # noqa: PTH114  it could lead anywhere in the workspace
             raise policy.WorkspaceRefused(settings.workspace, f"{FOLDER} is a symbolic link; put a folder there")
         line = policy.bwrap_arguments(
-            shell_program(),
+            sandbox.shell_program(),
             command,
             bwrap=bwrap,
-            tree=visible_tree(settings.profile),
+            tree=sandbox.visible_tree(settings.profile),
             workspace=settings.workspace,
             profile=settings.profile,
             covers=covers,
@@ -428,23 +416,23 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
         )
         passed = [*files.descriptors, *(cover.descriptor for cover in covers if cover.descriptor is not None)]
         process = stack.enter_context(_start_process(line, settings, passed, "/"))
-        sandbox = _BubblewrapProcess(process=process, guard=guard, status=files.status)
-        stack.callback(sandbox.end)
+        child = _BubblewrapProcess(process=process, guard=guard, status=files.status)
+        stack.callback(child.end)
         watch_group(process.pid)
         files.begin()
         files.handed_over()
         if guard is not None:
             guard.handed_over()
-        sandbox.await_first(group, settings)
+        child.await_first(group, settings)
         files.begin()
-        sandbox.await_bound()
+        child.await_bound()
         in_memory = (
             *policy.TMPFS_FOLDERS,
             *(f"{policy.WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in"),
         )
-        inside = f"/proc/{sandbox.number}/root"
-        sandbox.usage = UsageMonitor(inside, settings, in_memory, memory_bound=group.bounds_memory)
-        yield sandbox
+        inside = f"/proc/{child.number}/root"
+        child.usage = UsageMonitor(inside, settings, in_memory, memory_bound=group.bounds_memory)
+        yield child
 
 
 @dataclass(slots=True, kw_only=True)
@@ -458,7 +446,7 @@ class _BubblewrapProcess(_CommandProcess):
     _status_lines: bytes = b""
     _ended: bool = False
 
-    def await_first(self, group: ControlGroup, settings: ShellSettings) -> None:
+    def await_first(self, group: sandbox.ControlGroup, settings: ShellSettings) -> None:
         """Limit the first process before it starts another. If the sandbox breaks first, its output tells why."""
         until = time.monotonic() + _START_SECONDS
         while b"\n" not in self._status_lines:
@@ -472,7 +460,7 @@ class _BubblewrapProcess(_CommandProcess):
         try:
             self._first = os.pidfd_open(number)
             self.number = number
-            limit_process(number, settings.memory, min(settings.workspace_bytes, MAX_FILE_BYTES))
+            sandbox.limit_process(number, settings.memory, min(settings.workspace_bytes, sandbox.MAX_FILE_BYTES))
             group.take_in(number)
         except ProcessLookupError:
             return
@@ -548,10 +536,11 @@ def _find_number(said: bytes, name: str) -> int | None:
 
 @contextmanager
 def _start_unconfined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
-    with _start_process(policy.shell_arguments(shell_program(), command), settings, (), settings.workspace) as process:
+    line = policy.shell_arguments(sandbox.shell_program(), command)
+    with _start_process(line, settings, (), settings.workspace) as process:
         child = _CommandProcess(process=process)
         try:
-            limit_process(process.pid, settings.memory)
+            sandbox.limit_process(process.pid, settings.memory)
             yield child
         finally:
             child.end()

@@ -37,8 +37,6 @@ MAX_SEGMENTS: Final = 4096
 """The kernel's default limit of shared memory segments in one namespace."""
 # Never from PATH: a workspace may be on it, and its programs would run unconfined.
 _PROGRAMS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin", "/run/current-system/sw/bin")
-_PROGRAM_FOLDERS: Final = ("/usr", "/nix/store", "/gnu/store")
-"""Folders with programs."""
 _ROOT_FOLDERS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Names at the root that lead to programs: links into /usr on most machines."""
 _ETC_FILES: Final = (
@@ -150,7 +148,7 @@ def shell_program() -> str:
 @cache
 def visible_tree(profile: Profile) -> policy.HostTree:
     """The files of this machine that a command may see."""
-    wanted = [*_PROGRAM_FOLDERS, *_ETC_FILES, *(_RESOLVER_FILES if profile == "network" else ())]
+    wanted = ["/usr", "/nix/store", "/gnu/store", *_ETC_FILES, *(_RESOLVER_FILES if profile == "network" else ())]
     folders = [path for path in wanted if Path(path).exists()]
     links: list[tuple[str, str]] = []
     for name in _ROOT_FOLDERS:
@@ -179,9 +177,6 @@ def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) ->
 
 # ---- open files of one sandbox ----
 
-_PASSWD_FILE: Final = f"sandbox:x:{policy.SANDBOX_USER}:{policy.SANDBOX_USER}::{policy.HOME}:/bin/sh\n"
-_GROUP_FILE: Final = f"sandbox:x:{policy.SANDBOX_USER}:\n"
-
 
 class SandboxFiles:
     """The open files that one sandbox needs. Leaving the block closes those still open here."""
@@ -192,6 +187,7 @@ class SandboxFiles:
         self._segment = segment
 
     def __enter__(self) -> Self:
+        user = policy.SANDBOX_USER
         try:
             self.status, written = self._pipe()
             held, self._hold = self._pipe()
@@ -199,8 +195,8 @@ class SandboxFiles:
                 filter=self._file("filter", policy.seccomp_program(platform.machine(), self._segment)),
                 status=written,
                 hold=held,
-                accounts=self._file("passwd", _PASSWD_FILE.encode()),
-                groups=self._file("group", _GROUP_FILE.encode()),
+                accounts=self._file("passwd", f"sandbox:x:{user}:{user}::{policy.HOME}:/bin/sh\n".encode()),
+                groups=self._file("group", f"sandbox:x:{user}:\n".encode()),
             )
         except OSError as error:
             self._close(*self._open)
@@ -239,7 +235,6 @@ class SandboxFiles:
 
 # ---- control groups ----
 
-_OWN_GROUP: Final = re.compile(r"holdfast-(\d+)-\d+")
 _numbers: Final = count(1)
 
 
@@ -293,7 +288,7 @@ def check_control_groups(within: tuple[str, ...], memory: int) -> None:
     for folder in within:
         with suppress(OSError):
             for name in os.listdir(folder):  # only names are wanted
-                found = _OWN_GROUP.fullmatch(name)
+                found = re.fullmatch(r"holdfast-(\d+)-\d+", name)
                 if found is not None and not Path(f"/proc/{found[1]}").exists():
                     _remove_group(Path(folder) / name)
     ControlGroup(within, memory).remove()

@@ -35,7 +35,6 @@ ACCEPTED: Final = "gzip, deflate"
 """The Accept-Encoding header."""
 MAX_MEMBERS: Final = 1_000
 """Most gzip members of one body: each costs time, even an empty one."""
-_STEP: Final = 256 * 1024
 
 
 class BodyBroken(ValueError):
@@ -67,7 +66,7 @@ class BodyDecoder:
         # After a full step, the inflater may still hold output, even if it consumed all input.
         while (data or full) and size <= room and not self._over(data):
             inflater = self._inflater or self._begin(data)
-            asked = min(_STEP, room + 1 - size)
+            asked = min(256 * 1024, room + 1 - size)
             try:
                 piece: bytes = inflater.decompress(data, asked)
             except zlib.error as error:

@@ -10,7 +10,7 @@ import codecs
 import re
 from dataclasses import dataclass, field
 from html import unescape
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urljoin
 
 from holdfast.toolkits.web.urls import MAX_URL
@@ -33,7 +33,6 @@ _ATTRIBUTE: Final = re.compile(
     rf"""(?:{_SPACES}={_SPACES}(?:(?P<quote>["'])(?P<quoted>.*?)(?P=quote)|(?P<bare>[^ \t\n\r\f>]*)))?""",
     re.DOTALL,
 )
-_LONG_NUMBER: Final = re.compile(r"&#[0-9]{100,};?")
 _REFERENCE: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 # The content of these elements is raw text; some of them resolve character references.
 _RAW: Final = ("script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title")
@@ -83,7 +82,7 @@ def _tokenize(source: str) -> Iterator[_Tag | str]:
 
 def _resolve_references(text: str) -> str:
     # No character has a number of a hundred digits, and `unescape` fails on thousands of them.
-    return unescape(_LONG_NUMBER.sub("\ufffd", text)) if "&" in text else text
+    return unescape(re.sub("&#[0-9]{100,};?", "\ufffd", text)) if "&" in text else text
 
 
 def _after(source: str, mark: str, begin: int) -> int:
@@ -116,7 +115,6 @@ MAX_TEXT: Final = 1_000_000
 _DEEPEST: Final = 8
 """Deepest indentation of lists and quotes."""
 _SPACE: Final = re.compile(r"[ \t\n\r\f\x0b\xa0]+")
-_TICKS: Final = re.compile(r"`{3,}")
 _INVISIBLE_ELEMENTS: Final = frozenset(
     (
         *("script", "style", "template", "svg", "math", "canvas", "audio", "video", "object", "iframe", "noembed"),
@@ -361,7 +359,7 @@ class _HtmlReader:
             return
         text, self._code = "".join(self._code).replace("\r\n", "\n").strip("\n"), None
         if text.strip():
-            fence = "`" * max((len(ticks) + 1 for ticks in _TICKS.findall(text)), default=3)
+            fence = "`" * max((len(ticks) + 1 for ticks in re.findall("`{3,}", text)), default=3)
             self._put([fence, *text.split("\n"), fence])
 
     # ---- tables ----
@@ -485,7 +483,6 @@ def strip_invisible(text: str) -> str:
 
 # ---- media types and charsets ----
 
-ContentKind: TypeAlias = Literal["page", "text", "file"]
 _TEXTUAL: Final = frozenset(
     f"application/{name}"
     for name in (
@@ -527,7 +524,7 @@ _MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
 class ShowableContent:
     """A body that can be shown."""
 
-    kind: ContentKind
+    kind: Literal["page", "text", "file"]
     media_type: str
 
 

@@ -175,11 +175,9 @@ MAX_URL: Final = 8_000
 """Longest URL, in characters."""
 PORTS: Final = {"http": 80, "https": 443}
 """The schemes, with their default ports."""
-_SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _MAX_NAME: Final = 253
 _SAFE_CHARACTERS: Final = "/%:@!$&'()*+,;=~-._"
-_PERCENT: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ def parse_url(text: str) -> Url:
     """Parse a URL; `UrlInvalid` names the error."""
     given = text.strip(" \t\r\n")
     _check_characters(given)
-    scheme = _SCHEME.match(given)
+    scheme = re.match("([a-zA-Z][a-zA-Z0-9+.-]*):", given)
     if scheme is None or not given.startswith("//", scheme.end()):
         raise UrlInvalid(given, "it must begin with a scheme, such as https://")
     name = scheme[1].lower()
@@ -222,7 +220,7 @@ def parse_url(text: str) -> Url:
     path, mark, query = rest[len(authority) :].partition("?")
     whole = quote(path or "/", safe=_SAFE_CHARACTERS) + mark + quote(query, safe=_SAFE_CHARACTERS + "?")
     address = None if isinstance(found, str) else found
-    return Url(name, str(found), address, port or PORTS[name], _PERCENT.sub("%25", whole))
+    return Url(name, str(found), address, port or PORTS[name], re.sub("%(?![0-9a-fA-F]{2})", "%25", whole))
 
 
 def resolve_redirect(url: Url, location: str) -> Url:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.effects.canonical import digest
@@ -13,14 +13,12 @@ from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WaitExpi
 from holdfast.names import check_id, check_string
 from holdfast.records import InputTaint
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach, ToolRetry, tool
+from holdfast.tools.definition import AnyTool, Duration, Reach, ToolRetry, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
     from holdfast.agent import Agent
-    from holdfast.tools.definition import AnyTool, Duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,13 @@ from holdfast.names import MAX_ID, check_name
 from holdfast.toolkits.files.edits import EditRefusal, replace_text
 from holdfast.toolkits.files.pages import cut_page, escape_line
 from holdfast.toolkits.files.workspace import PathError
-from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import NotDone, Reach, ToolRetry, tool
+from holdfast.tools.context import CallContext, Context  # noqa: TC001  read from the signature
+from holdfast.tools.definition import AnyTool, NotDone, Reach, ToolRetry, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.store import MemoryChange, MemoryEntry
-    from holdfast.tools.context import Context
-    from holdfast.tools.definition import AnyTool
 
 
 class PathInvalid(PathError, UsageError):

@@ -11,14 +11,13 @@ from pydantic import Field
 
 from holdfast.records import Done, Opened
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach, ToolRetry, tool
+from holdfast.tools.definition import AnyTool, Reach, ToolRetry, tool
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.store import Store
-    from holdfast.tools.definition import AnyTool
 
 
 StepStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]

@@ -12,13 +12,11 @@ from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.names import check_int
 from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text, escape_line
-from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach, tool
+from holdfast.tools.definition import MAX_OUTPUT_LIMIT, AnyTool, Reach, tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from holdfast.tools.definition import AnyTool
 
 
 _ABOUT: Final = (

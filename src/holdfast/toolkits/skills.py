@@ -20,12 +20,10 @@ from holdfast.errors import HoldfastError, InvalidArgument, UsageError
 from holdfast.names import check_int
 from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text, read_file_page
-from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach, tool
+from holdfast.tools.definition import MAX_OUTPUT_LIMIT, AnyTool, Reach, tool
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-
-    from holdfast.tools.definition import AnyTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,14 @@ import msgspec
 from pydantic import Field
 
 from holdfast.errors import InvalidId, StoreError, TaskUnknown
-from holdfast.processes.state import task_end_text
-from holdfast.records import Cancelled, Done, Unknown
+from holdfast.processes.state import ProcessState, task_end_text
+from holdfast.records import Cancelled, Done, Progressed, Unknown
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach, ToolRetry, tool
+from holdfast.tools.definition import AnyTool, Reach, ToolRetry, tool
 from holdfast.tools.results import MAX_LINES, RESULT_READER, format_duration, format_time, read_page, render_page
 
 if TYPE_CHECKING:
-    from holdfast.processes.state import ProcessState
-    from holdfast.records import Progressed
     from holdfast.runtime.tool_host import ToolHost
-    from holdfast.tools.definition import AnyTool
 
 
 def tasks() -> tuple[AnyTool, ...]:

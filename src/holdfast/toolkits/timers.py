@@ -5,19 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from holdfast.errors import InvalidNumber, NotificationUnknown
 from holdfast.names import check_int
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach, ToolRetry, tool
+from holdfast.tools.definition import AnyTool, Reach, ToolRetry, tool
 from holdfast.tools.results import format_duration, format_time
-
-if TYPE_CHECKING:
-    from holdfast.tools.definition import AnyTool
-
 
 TIMER_KIND: Final = "timer"
 """The kind of notifications that are timers."""

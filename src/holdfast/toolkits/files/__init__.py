@@ -26,13 +26,12 @@ from holdfast.toolkits.files.workspace import PathProtected as PathProtected
 from holdfast.toolkits.files.workspace import PathRefused as PathRefused
 from holdfast.toolkits.files.workspace import Workspace, make_protection, parse_file_path, parse_path
 from holdfast.toolkits.files.workspace import WrongKind as WrongKind
-from holdfast.tools.definition import Reach, tool
+from holdfast.tools.definition import AnyTool, Reach, tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.tools.context import Context
-    from holdfast.tools.definition import AnyTool
 
 
 _SLACK: Final = 25.0  # beyond the deadline of a search: for a disk that does not answer

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,6 @@ from holdfast.tools.definition import NotDone
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from contextlib import AbstractContextManager
 
 
 class EditMismatch(workspace.PathError, UsageError):

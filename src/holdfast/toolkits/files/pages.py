@@ -9,12 +9,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidNumber
-from holdfast.toolkits.files.workspace import NotText, read_chunks
+from holdfast.toolkits.files.workspace import FileLimits, NotText, Workspace, read_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from holdfast.toolkits.files.workspace import FileLimits, Workspace
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import time
 import unicodedata
 import weakref
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path
@@ -31,7 +31,6 @@ from holdfast.store.paths import FOLDER, in_store_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
 
 # ---- errors ----

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.names import check_int
 from holdfast.store.paths import FOLDER, in_store_folder
 from holdfast.toolkits.files.workspace import make_protection
-from holdfast.toolkits.shell.guard import DISARMED_SUFFIX, inspect_abandoned, list_names
+from holdfast.toolkits.shell.guard import DISARMED_SUFFIX, Findings, inspect_abandoned, list_names
 from holdfast.toolkits.shell.policy import WORKSPACE, Profile, ShellSettings, check_command, check_env, check_timeout
 from holdfast.toolkits.shell.policy import CommandRefused as CommandRefused
 from holdfast.toolkits.shell.policy import ControlGroupRefused as ControlGroupRefused
@@ -27,15 +27,12 @@ from holdfast.toolkits.shell.run import CommandResult, run_command
 from holdfast.toolkits.shell.sandbox import check_control_groups, require_sandbox
 from holdfast.toolkits.shell.sandbox import sandbox_problem as sandbox_problem
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
-from holdfast.tools.definition import Reach, tool
+from holdfast.tools.definition import AnyTool, Reach, tool
 from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import timedelta
-
-    from holdfast.toolkits.shell.guard import Findings
-    from holdfast.tools.definition import AnyTool
 
 
 _MAX_LISTED: Final = 20

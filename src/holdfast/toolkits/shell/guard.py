@@ -25,14 +25,11 @@ from itertools import accumulate
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
-from holdfast.toolkits.files.workspace import HEAD, choose_opener, is_repository
-from holdfast.toolkits.shell.policy import NameCover, WorkspaceRefused
+from holdfast.toolkits.files.workspace import HEAD, Opener, Protection, choose_opener, is_repository
+from holdfast.toolkits.shell.policy import CoverKind, NameCover, WorkspaceRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-
-    from holdfast.toolkits.files.workspace import Opener, Protection
-    from holdfast.toolkits.shell.policy import CoverKind
 
 
 # ---- the walk ----

@@ -9,17 +9,14 @@ import os
 import re
 import stat
 import time
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.errors import HoldfastError, UsageError, WorldError
 from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text, number_lines
 from holdfast.tools.definition import NotDone
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 class EditMismatch(workspace.PathError, UsageError):
@@ -74,7 +71,12 @@ def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement:
         places.append(at)
         at = text.find(old, at + 1)
     if len(places) > 1 and not every:
-        raise EditRefusal(_describe_places(text, places))
+        lines = ", ".join(str(_line_of(text, at)) for at in places[:_MAX_LISTED])
+        more = " and more" if len(places) > _MAX_LISTED else ""
+        raise EditRefusal(
+            f"the text to replace is there several times (it begins in line {lines}{more}); "
+            "give more of the text around it so that it is there once, or set all to true"
+        )
     return Replacement(text.replace(old, new), count, _line_of(text, places[0]))
 
 
@@ -100,15 +102,6 @@ def _line_of(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-def _describe_places(text: str, places: list[int]) -> str:
-    lines = ", ".join(str(_line_of(text, at)) for at in places[:_MAX_LISTED])
-    more = " and more" if len(places) > _MAX_LISTED else ""
-    return (
-        f"the text to replace is there several times (it begins in line {lines}{more}); "
-        "give more of the text around it so that it is there once, or set all to true"
-    )
-
-
 def _describe_nearest(text: str, old: str) -> str:
     reason = "the text to replace is not in it; it must be the same to the last space, without line numbers"
     first = next((line for line in old.splitlines() if line.strip()), "")
@@ -118,21 +111,9 @@ def _describe_nearest(text: str, old: str) -> str:
     return f"{reason}. Line {number} is like its first line; read the file there" if number else reason
 
 
-def excerpt(text: str, first_line: int, new: str, *, line_chars: int) -> str:
-    """The lines around the first replacement, with their numbers."""
-    begin = max(first_line - _CONTEXT, 1)
-    end = min(first_line + new.count("\n"), first_line + 2 * _CONTEXT) + _CONTEXT
-    lines = re.split("\r?\n", text)
-    if lines[-1] == "":
-        lines.pop()
-    return number_lines(begin, [line[:line_chars] for line in lines[begin - 1 : end]])
-
-
 # ---- writing ----
 
 LOCK_SECONDS: Final = 5.0
-# Without advisory locks in the file system, the check for changes by others remains.
-_LOCKS_UNSUPPORTED: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +131,8 @@ class FileWriter:
         data = self._encode(place, content)
         self._check(place)
         self._make_directories(place.parent)
-        with self._directory(place.parent) as below, _lock_directory(below, str(place)):
+        with self._directory(place.parent) as below:
+            _lock_directory(below, str(place))
             old = self._existing(below, place)
             self._replace_file(below, place, data, old)
         lines = content.count("\n") + (not content.endswith("\n") and bool(content))
@@ -158,7 +140,8 @@ class FileWriter:
 
     def edit(self, place: workspace.WorkspacePath, old: str, new: str, *, every: bool) -> str:
         self._check(place)
-        with self._directory(place.parent) as below, _lock_directory(below, str(place)):
+        with self._directory(place.parent) as below:
+            _lock_directory(below, str(place))
             before, text = self._read(below, place)
             try:
                 done = replace_text(text, old, new, every=every)
@@ -166,7 +149,12 @@ class FileWriter:
                 raise EditMismatch(str(place), str(error)) from None
             self._replace_file(below, place, self._encode(place, done.text), before)
         places = "1 place" if done.count == 1 else f"{done.count:,} places"
-        shown = excerpt(done.text, done.first_line, new, line_chars=self.limits.line_chars)
+        # The lines around the first replacement, with their numbers.
+        begin = max(done.first_line - _CONTEXT, 1)
+        end = min(done.first_line + new.count("\n"), done.first_line + 2 * _CONTEXT) + _CONTEXT
+        lines = re.split("\r?\n", done.text)
+        lines = lines if lines[-1] else lines[:-1]
+        shown = number_lines(begin, [line[: self.limits.line_chars] for line in lines[begin - 1 : end]])
         return f"Edited {place}: replaced {places}, from line {done.first_line:,} on.\n{shown}"
 
     def find_out(self, place: workspace.WorkspacePath, old: str, new: str) -> str:
@@ -186,15 +174,12 @@ class FileWriter:
         if rule is not None:
             raise workspace.PathProtected(str(place), rule)
         for depth in range(len(place.parts) if self.protection.repositories else 0):
-            if self._is_repository(workspace.WorkspacePath(place.parts[:depth])):
+            found = False
+            # A directory that can't be opened is not written to either.
+            with suppress(HoldfastError), self._directory(workspace.WorkspacePath(place.parts[:depth])) as below:
+                found = workspace.is_repository(below)
+            if found:
                 raise workspace.PathProtected(str(place), "a git directory")
-
-    def _is_repository(self, place: workspace.WorkspacePath) -> bool:
-        try:
-            with self._directory(place) as below:
-                return workspace.is_repository(below)
-        except HoldfastError:
-            return False  # a directory that can't be opened is not written to either
 
     def _encode(self, place: workspace.WorkspacePath, content: str) -> bytes:
         try:
@@ -202,8 +187,8 @@ class FileWriter:
         except UnicodeEncodeError as error:
             raise workspace.NotText(str(place), "the new text has half a surrogate pair") from error
         if len(data) > self.limits.write_bytes:
-            advice = "split it into several files"
-            raise workspace.FileTooLarge(f"the new text of {place}", len(data), self.limits.write_bytes, advice)
+            what, most = f"the new text of {place}", self.limits.write_bytes
+            raise workspace.FileTooLarge(what, len(data), most, "split it into several files")
         return data
 
     def _read(self, below: int, place: workspace.WorkspacePath) -> tuple[os.stat_result, str]:
@@ -297,20 +282,18 @@ def _sync(number: int, label: str) -> None:
             raise workspace.FileFailed(label, reason) from error
 
 
-@contextmanager
-def _lock_directory(number: int, label: str) -> Generator[None]:
+def _lock_directory(number: int, label: str) -> None:
     """Lock a directory for one writer, also among processes. Closing the directory releases the lock."""
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            return fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
                 raise workspace.FileFailed(label, "somebody else keeps its directory locked; try again") from None
             time.sleep(0.01)
         except OSError as error:
-            if error.errno not in _LOCKS_UNSUPPORTED:
+            # Without advisory locks in the file system, the check for changes by others remains.
+            if error.errno not in {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
                 raise
-            break
-    yield
+            return None

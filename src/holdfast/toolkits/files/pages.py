@@ -45,36 +45,20 @@ def escape_line(text: str) -> str:
     )
 
 
-class _LineBuffer:
-    """One line that arrives in pieces; characters beyond its limit are counted and dropped."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = ""
-        self._length = 0
-
-    def add(self, piece: str) -> None:
-        self._kept += piece[: max(self._limit - len(self._kept), 0)]
-        self._length += len(piece)
-
-    def take(self) -> str:
-        dropped = self._length - len(self._kept)
-        text = f"{self._kept}... ({dropped:,} more characters)" if dropped else self._kept.removesuffix("\r")
-        self._kept, self._length = "", 0
-        return text
-
-
 def cut_page(chunks: Iterable[str], first: int, count: int, *, line_chars: int, room: int) -> FilePage:
     """Up to `count` lines from line `first` on, within `room` characters but at least one line.
 
-    Memory is bounded for any text: other lines are counted, not kept.
+    Memory is bounded for any text: other lines, and characters beyond `line_chars`, are counted and dropped.
     """
-    line, found = _LineBuffer(line_chars), list[str]()
+    found: list[str] = []
+    kept, length = "", 0  # of the line that arrives in pieces
     number, full, ends_open = 1, False, False
 
     def end_line() -> None:
-        nonlocal room, full
-        text = line.take()
+        nonlocal kept, length, room, full
+        dropped = length - len(kept)
+        text = f"{kept}... ({dropped:,} more characters)" if dropped else kept.removesuffix("\r")
+        kept, length = "", 0
         room -= len(text) + 1
         if room >= 0 or not found:
             found.append(text)
@@ -92,7 +76,8 @@ def cut_page(chunks: Iterable[str], first: int, count: int, *, line_chars: int, 
                     end_line()
                 number += 1
             if number >= first and not full:
-                line.add(piece)
+                kept += piece[: max(line_chars - len(kept), 0)]
+                length += len(piece)
     if ends_open and number >= first and not full:
         end_line()
     return FilePage(first, tuple(found), number if ends_open else number - 1)

@@ -40,9 +40,7 @@ def cut_line(line: str, span: tuple[int, int], chars: int) -> str:
     if len(line) <= chars:
         return line
     begin = max(min(span[0] - chars // 4, len(line) - chars), 0)
-    before = "..." if begin else ""
-    after = "..." if begin + chars < len(line) else ""
-    return f"{before}{line[begin : begin + chars]}{after}"
+    return f"{'...' * (begin > 0)}{line[begin : begin + chars]}{'...' * (begin + chars < len(line))}"
 
 
 def decode_utf8(data: bytes) -> str | None:
@@ -74,7 +72,12 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
         sink.flush()
 
     asked = json.loads(source.readline())
-    _limit_process(asked["seconds"], asked["memory"])
+    import resource  # not on every system
+
+    # If the parent dies during a match, no other process ends this one.
+    resource.setrlimit(resource.RLIMIT_CPU, (asked["seconds"], asked["seconds"]))
+    resource.setrlimit(resource.RLIMIT_AS, (asked["memory"], asked["memory"]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pattern = compile_pattern(asked["pattern"], ignore_case=asked["ignore_case"])
     if isinstance(pattern, str):
         answer({"invalid": pattern})
@@ -91,15 +94,6 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
         except MemoryError:
             answer({"memory": True})
             return
-
-
-def _limit_process(seconds: int, memory: int) -> None:
-    # If the parent dies during a match, no other process ends this one.
-    import resource  # not on every system
-
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 if __name__ == "__main__":

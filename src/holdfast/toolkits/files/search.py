@@ -33,22 +33,16 @@ class PatternInvalid(UsageError):
         self.reason = reason
 
 
-class SearchStopped(WorldError):
+class SearchStopped(workspace.ReasonError, WorldError):
     """The search reached its limit of time or memory before it found a match."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
-        )
-        self.reason = reason
+    text = "{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
 
 
-class SearchUnavailable(WorldError):
+class SearchUnavailable(workspace.ReasonError, WorldError):
     """A search needs a separate Python process, and none can be started here."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"files can't be searched here: {reason}; read_file and list_files still work")
-        self.reason = reason
+    text = "files can't be searched here: {reason}; read_file and list_files still work"
 
 
 # ---- globs ----

@@ -36,15 +36,23 @@ if TYPE_CHECKING:
 # ---- errors ----
 
 
-class ConfinementUnavailable(WorldError):
-    """This system can't keep opens below a directory, so there are no file tools here."""
+class ReasonError(HoldfastError):
+    """An error with a reason. `text` is its message."""
+
+    text: ClassVar[str]
 
     def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"files can't be confined to a directory on this system: {reason}; "
-            "use Linux 5.6 or newer, or a system that has openat() with O_NOFOLLOW"
-        )
+        super().__init__(self.text.format(reason=reason))
         self.reason = reason
+
+
+class ConfinementUnavailable(ReasonError, WorldError):
+    """This system can't keep opens below a directory, so there are no file tools here."""
+
+    text = (
+        "files can't be confined to a directory on this system: {reason}; "
+        "use Linux 5.6 or newer, or a system that has openat() with O_NOFOLLOW"
+    )
 
 
 class PathError(HoldfastError):
@@ -468,15 +476,11 @@ class Workspace:
         if in_store_folder(self.path) and not own:
             os.close(self.root)
             raise InvalidArgument("root", str(root), f"a directory outside of {FOLDER}, where stores are kept")
-        self._close: Final = weakref.finalize(self, os.close, self.root)
+        self.close: Final = weakref.finalize(self, os.close, self.root)
+        """Closes the directory; nothing can be opened through it any more."""
         self._hard_links: Final = hard_links
-        self.opener: Opener = choose_opener(self.root) if opener is None else opener
-        if not own:
-            self.opener = refuse_store(self.opener)
-
-    def close(self) -> None:
-        """Close the directory; nothing can be opened through it any more."""
-        self._close()
+        opener = choose_opener(self.root) if opener is None else opener
+        self.opener: Final = opener if own else refuse_store(opener)
 
     @contextmanager
     def file(self, path: bytes, label: str, *, below: int | None = None, follow: bool = True) -> Generator[int]:

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.names import check_int
 from holdfast.store.paths import FOLDER, in_store_folder
 from holdfast.toolkits.files.workspace import make_protection
-from holdfast.toolkits.shell.guard import DISARMED_SUFFIX, Findings, inspect_abandoned, list_names
+from holdfast.toolkits.shell.guard import DISARMED_SUFFIX, inspect_abandoned, list_names
 from holdfast.toolkits.shell.policy import WORKSPACE, Profile, ShellSettings, check_command, check_env, check_timeout
 from holdfast.toolkits.shell.policy import CommandRefused as CommandRefused
 from holdfast.toolkits.shell.policy import ControlGroupRefused as ControlGroupRefused
@@ -218,18 +218,7 @@ def _render_result(ended: CommandResult) -> dict[str, Any]:
         notes.append(f"{ended.shown.left_out:,} of {ended.shown.size:,} bytes of output are left out in the middle")
     if ended.shown.replaced:
         notes.append("the output is not UTF-8; bytes that are not are shown as \ufffd")
-    notes += _describe_findings(ended.findings)
-    result: dict[str, Any] = {"exit_code": ended.code, "output": ended.shown.text}
-    if ended.findings.names:
-        result["appeared"] = ended.findings.names[:_MAX_LISTED]
-    if ended.findings.disarmed:
-        result["disarmed"] = ended.findings.disarmed[:_MAX_LISTED]
-    return {**result, "note": "; ".join(notes)} if notes else result
-
-
-def _describe_findings(found: Findings) -> list[str]:
-    """The findings in the workspace, in words for a model and for a person."""
-    notes: list[str] = []
+    found = ended.findings
     for names, note in (
         (found.names, "protected names appeared, a person should look at them: {}"),
         (found.disarmed, _DISARMED_NOTE),
@@ -241,4 +230,9 @@ def _describe_findings(found: Findings) -> list[str]:
         notes.append(f"{found.left_out:,} more of them are not listed")
     if found.unread:
         notes.append(f"{found.unread:,} folders could not be looked into for repositories")
-    return notes
+    result: dict[str, Any] = {"exit_code": ended.code, "output": ended.shown.text}
+    if found.names:
+        result["appeared"] = found.names[:_MAX_LISTED]
+    if found.disarmed:
+        result["disarmed"] = found.disarmed[:_MAX_LISTED]
+    return {**result, "note": "; ".join(notes)} if notes else result

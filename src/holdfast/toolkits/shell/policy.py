@@ -16,11 +16,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WorldError
+from holdfast.toolkits.files.workspace import Protection, ReasonError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from holdfast.toolkits.files.workspace import Protection
 
 
 # ---- errors ----
@@ -56,20 +55,16 @@ class ControlGroupRefused(UsageError):
         self.reason = reason
 
 
-class CommandRefused(UsageError):
+class CommandRefused(ReasonError, UsageError):
     """No shell can run this command. It was not run."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the command was not run: {reason}")
-        self.reason = reason
+    text = "the command was not run: {reason}"
 
 
-class SandboxFailed(WorldError):
+class SandboxFailed(ReasonError, WorldError):
     """The sandbox did not start. The command was not run."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the command was not run, its sandbox did not start: {reason}")
-        self.reason = reason
+    text = "the command was not run, its sandbox did not start: {reason}"
 
 
 # ---- settings ----

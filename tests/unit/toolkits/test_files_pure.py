@@ -110,7 +110,7 @@ def test_a_name_that_can_not_be_printed_is_shown_escaped() -> None:
     ],
 )
 def test_a_glob_matches_what_people_expect(glob: str, path: str, *, fits: bool) -> None:
-    assert read_glob(glob).matches(path.split("/")) is fits
+    assert read_glob(glob)(path.split("/")) is fits
 
 
 @given(st.text("ab*?", max_size=8), st.text("ab", max_size=10))
@@ -120,8 +120,8 @@ def test_a_glob_of_one_name_agrees_with_the_standard_library(pattern: str, name:
 
 def test_a_glob_with_many_stars_takes_no_time() -> None:
     began = time.process_time()
-    assert not read_glob("*a" * 100 + "b").matches(["a" * 255])
-    assert not read_glob("**/a/" * 60 + "b").matches(["a"] * 64)
+    assert not read_glob("*a" * 100 + "b")(["a" * 255])
+    assert not read_glob("**/a/" * 60 + "b")(["a"] * 64)
     assert time.process_time() - began < 1
 
 

@@ -63,7 +63,12 @@ def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement:
     old, new = _with_line_ends(text, old, new)
     count = text.count(old)
     if not count:
-        raise EditRefusal(_describe_nearest(text, old))
+        reason = "the text to replace is not in it; it must be the same to the last space, without line numbers"
+        wanted = next((" ".join(line.split()) for line in old.splitlines() if line.strip()), None)
+        near = (number for number, line in enumerate(text.splitlines(), 1) if " ".join(line.split()) == wanted)
+        number = next(near, None)
+        like = "" if number is None else f". Line {number} is like its first line; read the file there"
+        raise EditRefusal(f"{reason}{like}")
     # Overlapping places count: in "aaa" there are two places where "aa" could be replaced.
     places: list[int] = []
     at = text.find(old)
@@ -100,15 +105,6 @@ def _with_line_ends(text: str, old: str, new: str) -> tuple[str, str]:
 
 def _line_of(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
-
-
-def _describe_nearest(text: str, old: str) -> str:
-    reason = "the text to replace is not in it; it must be the same to the last space, without line numbers"
-    first = next((line for line in old.splitlines() if line.strip()), "")
-    wanted = " ".join(first.split())
-    near = (n for n, line in enumerate(text.splitlines(), 1) if wanted and " ".join(line.split()) == wanted)
-    number = next(near, None)
-    return f"{reason}. Line {number} is like its first line; read the file there" if number else reason
 
 
 # ---- writing ----
@@ -241,8 +237,15 @@ class FileWriter:
             mode = 0o666 if old is None else 0o600
             number = self.root.opener(below, temporary, flags, follow=False, mode=mode)
         try:
-            with workspace.translate_errors(label):
-                _write_file(number, data, old)
+            with workspace.translate_errors(label), os.fdopen(number, "wb") as file:
+                file.write(data)
+                file.flush()
+                if old is not None:
+                    with suppress(PermissionError):  # only some may give a file away; then it is ours
+                        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+                            os.fchown(number, old.st_uid, old.st_gid)
+                    os.fchmod(number, stat.S_IMODE(old.st_mode) & 0o777)
+                os.fsync(number)
             if _version(self._existing(below, place)) != _version(old):
                 raise FileChanged(label)  # the temporary file is removed below
             with workspace.translate_errors(label):
@@ -252,21 +255,6 @@ class FileWriter:
                 os.unlink(temporary, dir_fd=below)
             raise
         _sync(below, label)
-
-
-def _write_file(number: int, data: bytes, old: os.stat_result | None) -> None:
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(number, left) :]
-        if old is not None:
-            with suppress(PermissionError):  # only some may give a file away; then it is ours
-                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(number, old.st_uid, old.st_gid)
-            os.fchmod(number, stat.S_IMODE(old.st_mode) & 0o777)
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _version(found: os.stat_result | None) -> tuple[int, ...] | None:

@@ -11,14 +11,13 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 from holdfast.errors import HoldfastError, InvalidNumber, UsageError, WorldError
 from holdfast.toolkits.files import regex_worker, workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 
 # ---- errors ----
@@ -51,28 +50,24 @@ MAX_GLOB: Final = 500
 MAX_ALTERNATIVES: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Glob:
-    """A pattern of paths. A pattern without '/' matches the name, at any depth."""
-
-    choices: tuple[tuple[str, ...], ...]
-
-    def matches(self, parts: Sequence[str]) -> bool:
-        """True if the pattern matches a path in parts."""
-        return any(
-            _match_parts(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice)
-            for choice in self.choices
-        )
+PathTest: TypeAlias = "Callable[[Sequence[str]], bool]"
+"""True for a path in parts that matches a glob."""
 
 
-def read_glob(given: str) -> Glob:
-    """Parse a glob; `PatternInvalid` if it is not valid."""
+def read_glob(given: str) -> PathTest:
+    """Parse a glob; `PatternInvalid` if it is not valid. One without '/' matches the name, at any depth."""
     if len(given) > MAX_GLOB:
         raise PatternInvalid("glob", given, f"it has more than {MAX_GLOB} characters")
     if given.startswith("/") or ".." in given.split("/"):
         raise PatternInvalid("glob", given, "it matches paths below the directory that is searched")
-    written = _expand_braces(given)
-    return Glob(tuple(tuple(part for part in one.split("/") if part not in {"", "."}) for one in written))
+    choices = [[part for part in one.split("/") if part not in {"", "."}] for one in _expand_braces(given)]
+
+    def matches(parts: Sequence[str]) -> bool:
+        return any(
+            _match_parts(parts[-1:] if len(choice) == 1 and choice != ["**"] else parts, choice) for choice in choices
+        )
+
+    return matches
 
 
 def _match_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -139,6 +134,7 @@ class RegexMatcher:
             )
         except OSError as error:
             raise SearchUnavailable(f"no process can be started ({error.strerror})") from error
+        self._pipes = cast("tuple[IO[bytes], IO[bytes]]", (self._process.stdin, self._process.stdout))
         left = max(self._until - time.monotonic(), 0.001)
         # Not a timeout of the read: the process may also stop while it is written to, or within a line.
         self._alarm = threading.Timer(left, self._end)
@@ -167,10 +163,9 @@ class RegexMatcher:
         self._alarm.cancel()
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # unwritten data is dropped
-                    pipe.close()
+        for pipe in self._pipes:
+            with suppress(OSError):  # unwritten data is dropped
+                pipe.close()
 
     def find(self, data: bytes, room: int) -> dict[str, Any] | None:
         """The answer of `regex_worker.find_lines` for one text; None if it is not text.
@@ -184,14 +179,12 @@ class RegexMatcher:
 
     def _ask(self, *parts: bytes) -> dict[str, Any]:
         # One request, one answer: otherwise each side could wait for the other to empty a full pipe.
-        source, sink = self._process.stdin, self._process.stdout
-        if source is None or sink is None:
-            raise SearchUnavailable("the process has no pipes")
+        requests, answers = self._pipes
         try:
             for part in parts:
-                source.write(part)
-            source.flush()
-            line = sink.readline()
+                requests.write(part)
+            requests.flush()
+            line = answers.readline()
         except OSError:
             line = b""
         if not line.endswith(b"\n"):
@@ -241,10 +234,14 @@ class FileSearch:
         return self._render()
 
     def _search_directory(
-        self, below: int, place: workspace.WorkspacePath, wanted: Glob | None, matcher: RegexMatcher
+        self,
+        below: int,
+        place: workspace.WorkspacePath,
+        wanted: PathTest | None,
+        matcher: RegexMatcher,
     ) -> None:
         for entry in self._walk.entries(below, recursive=True):
-            if not stat.S_ISREG(entry.mode) or (wanted is not None and not wanted.matches(entry.shown.split("/"))):
+            if not stat.S_ISREG(entry.mode) or (wanted is not None and not wanted(entry.shown.split("/"))):
                 continue
             label = f"{place}/{entry.shown}" if place.parts else entry.shown
             try:
@@ -318,7 +315,7 @@ def list_directory(
     room, more = limits.page_chars, False
     with root.directory(place.encoded(), str(place)) as below:
         for entry in walk.entries(below, recursive=recursive or "/" in glob or "**" in glob):
-            if wanted is not None and not wanted.matches(entry.shown.split("/")):
+            if wanted is not None and not wanted(entry.shown.split("/")):
                 continue
             path = f"{place}/{entry.shown}" if place.parts else entry.shown
             kind = f"{entry.size:,} bytes" if stat.S_ISREG(entry.mode) else workspace.describe_kind(entry.mode)

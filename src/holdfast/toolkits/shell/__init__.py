@@ -49,6 +49,7 @@ _DISARMED_NOTE: Final = (
 _REACH_NOTES: Final = {
     "read": f"The workspace is {WORKSPACE} and can only be read; /tmp can be written. There is no network.",
     "write": f"The workspace is {WORKSPACE} and can be written. There is no network.",
+    "unsafe": "It runs in the workspace, with no sandbox around it.",
     "network": f"The workspace is {WORKSPACE} and can be written. The network can be reached.",
 }
 
@@ -137,11 +138,7 @@ def _check_control_groups(folders: object) -> tuple[str, ...]:
 def _make_tool(settings: ShellSettings) -> AnyTool:
     most = ceil(settings.seconds)
 
-    async def shell(
-        ctx: Context | None,
-        command: str,
-        timeout: Annotated[int, Field(ge=1)] = most,
-    ) -> dict[str, Any]:
+    async def shell(ctx: Context | None, command: str, timeout: Annotated[int, Field(ge=1)] = most) -> dict[str, Any]:
         """Run one command.
 
         Args:
@@ -149,66 +146,49 @@ def _make_tool(settings: ShellSettings) -> AnyTool:
             command: What to run, as you would type it into bash.
             timeout: Seconds after which the command is killed.
         """
-        checked = check_command(command)
-        seconds = min(float(timeout), settings.seconds)
-        return _render_result(await _run_in_thread(settings, checked, seconds, ctx))
+        stop = threading.Event()
+
+        def tell(note: str) -> None:
+            if ctx is not None:
+                with suppress(RuntimeError):  # the loop is closed
+                    ctx.progress(note)
+
+        checked, seconds = check_command(command), min(float(timeout), settings.seconds)
+        asked = {"settings": settings, "command": checked, "seconds": seconds, "tell": tell, "stop": stop}
+        work = asyncio.ensure_future(run_in_thread(run_command, asked))
+        try:
+            return _render_result(cast("CommandResult", await asyncio.shield(work)))
+        except asyncio.CancelledError:
+            # After a cancellation, nothing may still run.
+            stop.set()
+            work.add_done_callback(lambda work: work.cancelled() or work.exception())  # its error is consumed
+            await asyncio.wait((work,), timeout=15.0)
+            raise
 
     writes = settings.writes
-    confined = f"{settings.profile} in {settings.workspace}" if settings.sandboxed else "none"
     reach = Reach(
         family="shell",
         private=True,
         external=not settings.sandboxed or settings.profile == "network",
         base=settings.workspace,
         command="command",
-        sandbox=confined,
+        sandbox=f"{settings.profile} in {settings.workspace}" if settings.sandboxed else "none",
         workspaces=(settings.workspace,),
         hides_store=settings.sandboxed,
     )
-    made = tool(
-        read_only=not writes,
-        idempotent=not writes,
-        destructive=writes,
-        untrusted=True,
-        reach=reach,
-        description=_describe(settings),
-    )
-    return made(shell)
-
-
-def _describe(settings: ShellSettings) -> str:
-    reach = (
-        _REACH_NOTES[settings.profile] if settings.sandboxed else "It runs in the workspace, with no sandbox around it."
-    )
-    alone = "Nothing goes on after it: what it leaves in the background is ended with it."
-    kept = _PROTECTED_NOTE if settings.sandboxed and settings.writes else ""
-    return (
+    surroundings = _REACH_NOTES[settings.profile if settings.sandboxed else "unsafe"]
+    told = (
         "Run one command with bash and get its exit code and its output (stdout and stderr together). "
-        f"{reach} {kept}Each call is a new shell: folder and variables are not kept. It can't ask anything: its "
-        f"standard input is empty. {alone} An exit code other than 0 is a result, not an error. "
+        f"{surroundings} {_PROTECTED_NOTE if settings.sandboxed and writes else ''}Each call is a new shell: folder "
+        "and variables are not kept. It can't ask anything: its standard input is empty. Nothing goes on after it: "
+        "what it leaves in the background is ended with it. An exit code other than 0 is a result, not an error. "
         "Long output is cut in the middle. "
         f"A command is killed after {settings.seconds:g} s; `timeout` can make that less."
     )
-
-
-async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, ctx: Context | None) -> CommandResult:
-    stop = threading.Event()
-
-    def tell(note: str) -> None:
-        if ctx is not None:
-            with suppress(RuntimeError):  # the loop is closed
-                ctx.progress(note)
-
-    asked = {"settings": settings, "command": command, "seconds": seconds, "tell": tell, "stop": stop}
-    work = asyncio.ensure_future(run_in_thread(run_command, asked))
-    try:
-        return cast("CommandResult", await asyncio.shield(work))
-    except asyncio.CancelledError:
-        # After a cancellation, nothing may still run.
-        stop.set()
-        work.add_done_callback(lambda work: work.cancelled() or work.exception())  # its error is consumed
-        await asyncio.wait((work,), timeout=15.0)
-        raise
+    make = tool(
+        read_only=not writes, idempotent=not writes, destructive=writes, untrusted=True, reach=reach, description=told
+    )
+    return make(shell)
 
 
 def _render_result(ended: CommandResult) -> dict[str, Any]:

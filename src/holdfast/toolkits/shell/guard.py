@@ -540,15 +540,6 @@ class StandIns:
         return True
 
 
-def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
-    """True if stand-ins are at the top: a command runs there, or its process was killed."""
-    for name in dict.fromkeys(path[0] for path in paths):
-        with suppress(OSError):
-            if _is_stand_in(os.lstat(f"{workspace}/{name}")):
-                return True
-    return False
-
-
 def _is_same(folder: int, name: str, descriptor: int) -> bool:
     try:
         there = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -664,8 +655,12 @@ class WorkspaceGuard:
 
 
 def inspect_abandoned(workspace: str, protection: Protection) -> None:
-    """Inspect a workspace if a command ran there when its process was killed."""
-    if has_stand_ins(workspace, protection.literals):
+    """Inspect a workspace with stand-ins at its top: a command runs there, or its process was killed."""
+    tops: list[os.stat_result] = []
+    for name in dict.fromkeys(path[0] for path in protection.literals):
+        with suppress(OSError):
+            tops.append(os.lstat(f"{workspace}/{name}"))
+    if any(map(_is_stand_in, tops)):
         WorkspaceGuard(workspace, protection, deep=False).close()
 
 

@@ -183,13 +183,6 @@ async def open_response(
             yield response
 
 
-def load_tls_context() -> ssl.SSLContext:
-    """The system's trusted roots. Reads the disk: call it in a thread."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 class _PinnedResolver:
     """Resolves one name, to the checked addresses."""
 
@@ -310,7 +303,9 @@ class Fetcher:
     async def _request(self, url: Url, hops: int) -> _HttpAnswer | Url:
         """The response, or the next URL, checked as text only."""
         if self._tls is None and url.scheme == "https":
-            self._tls = cast("ssl.SSLContext", await run_in_thread(load_tls_context, {}))
+            # The system's trusted roots are on the disk.
+            self._tls = cast("ssl.SSLContext", await run_in_thread(ssl.create_default_context, {}))
+            self._tls.set_alpn_protocols(["http/1.1"])
         addresses = await resolve_host(url, self.policy, self.resolver)
         async with open_response(url, addresses, self._tls, self.user_agent) as response:
             location = response.headers.get("Location")

@@ -330,9 +330,16 @@ class _HtmlReader:
             case "td" | "th":
                 self._close_cell()
             case "table":
-                self._close_table()
+                self._close_cell()
+                self._end_block()
+                self._show(self._tables.pop())
+            case "pre" if self._code is not None:
+                text, self._code = "".join(self._code).replace("\r\n", "\n").strip("\n"), None
+                if text.strip():
+                    fence = "`" * max((len(ticks) + 1 for ticks in re.findall("`{3,}", text)), default=3)
+                    self._put([fence, *text.split("\n"), fence])
             case "pre":
-                self._close_code()
+                pass  # of another one, which is closed
             case "code" | "kbd" | "samp" if self._code is None:
                 self._add("`")
             case "a":
@@ -354,14 +361,6 @@ class _HtmlReader:
             self._wrap(*self._link)
             self._link = None
 
-    def _close_code(self) -> None:
-        if self._code is None:
-            return
-        text, self._code = "".join(self._code).replace("\r\n", "\n").strip("\n"), None
-        if text.strip():
-            fence = "`" * max((len(ticks) + 1 for ticks in re.findall("`{3,}", text)), default=3)
-            self._put([fence, *text.split("\n"), fence])
-
     # ---- tables ----
 
     def _in_text_cell(self) -> bool:
@@ -377,12 +376,6 @@ class _HtmlReader:
             table.rows = table.rows or [[]]
             table.rows[-1].append(self._take_inline().replace("\n", " ").replace("|", "\\|"))
         table.in_cell = False
-
-    def _close_table(self) -> None:
-        self._close_cell()
-        self._end_block()
-        if self._tables:
-            self._show(self._tables.pop())
 
     def _leave_cells(self) -> None:
         """Turn the table around a block that no cell can hold into a layout table."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.toolkits.web.fetch import BodyBroken, choose_decoder
-from holdfast.toolkits.web.page import FetchReport, ShowableContent, WebPage, classify_content, decode_body
+from holdfast.toolkits.web.page import ShowableContent, WebPage, classify_content, decode_body, render_page
 
 PNG = b"\x89PNG\r\n\x1a\n...."
 
@@ -144,11 +144,11 @@ def test_a_character_that_was_cut_in_two_is_left_out() -> None:
 
 
 def parts(text: str, most: int) -> list[str]:
-    report = FetchReport("https://example.com/", 0, "text/plain", WebPage("", text, cut=False))
+    page = WebPage("", text, cut=False)
     found: list[str] = []
     start = 0
     while True:
-        told = report.render(start, most)
+        told = render_page("https://example.com/", 0, "text/plain", page, start=start, most=most)
         head, _, part = told.partition("\n\n")
         found.append(part)
         if "go on with start=" not in head:
@@ -168,8 +168,8 @@ def test_a_text_without_lines_comes_in_parts_of_the_limit() -> None:
 
 
 def test_a_start_behind_the_end_says_so() -> None:
-    report = FetchReport("https://example.com/", 2, "text/plain", WebPage("T", "words", cut=False))
-    assert report.render(99, 100) == (
+    page = WebPage("T", "words", cut=False)
+    assert render_page("https://example.com/", 2, "text/plain", page, start=99, most=100) == (
         "URL: https://example.com/ (after 2 redirects)\nTitle: T\nType: text/plain\n"
         "Characters: 5; there is nothing from 5 on"
     )

@@ -66,7 +66,7 @@ def files(
 
 def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...]) -> tuple[AnyTool, ...]:
     """The tools that change nothing."""
-    reach = _reach(workspace, private=True)
+    reach = _reach(workspace.path, private=True)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
     def list_files(path: str = ".", glob: str = "", recursive: bool = False) -> str:  # for models
@@ -122,21 +122,21 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
     return list_files, read_file, search_files
 
 
-def _reach(workspace: Workspace, *, private: bool) -> Reach:
+def _reach(path: str, *, private: bool) -> Reach:
     return Reach(
         family="files",
         private=private,
         external=False,
         paths=("path",),
-        base=workspace.path,
-        workspaces=(workspace.path,),
+        base=path,
+        workspaces=(path,),
         hides_store=True,
     )
 
 
 def writing_tools(writer: FileWriter) -> tuple[AnyTool, ...]:
     """The tools that change files."""
-    reach = _reach(writer.root, private=False)
+    reach = _reach(writer.root.path, private=False)
 
     @tool(idempotent=True, destructive=True, reach=reach)
     def write_file(path: str, content: str) -> str:

@@ -601,23 +601,19 @@ def parse_path(given: str) -> WorkspacePath:
         size = len(given.encode())
     except UnicodeEncodeError:
         raise PathRefused(given, "it has half a surrogate pair, which no path here can have") from None
-    if size > MAX_PATH:
-        raise PathRefused(given, f"it has more than {MAX_PATH:,} bytes")
-    if any(unicodedata.category(char) == "Cc" for char in given):
-        raise PathRefused(given, "it has control characters")
-    if "\\" in given:
-        raise PathRefused(given, "it has a backslash; directories are separated by '/'")
-    if given.startswith("/"):
-        raise PathRefused(given, "it is absolute; paths begin at the workspace, so write it without the leading '/'")
     parts = tuple(part for part in given.split("/") if part not in {"", "."})
-    if len(parts) > MAX_DEPTH:
-        raise PathRefused(given, f"it is more than {MAX_DEPTH} directories deep")
-    if any(len(part.encode()) > MAX_NAME for part in parts):
-        raise PathRefused(given, f"a name in it has more than {MAX_NAME} bytes")
-    if ".." in parts:
-        raise PathRefused(given, "'..' leads upwards; write the path from the workspace on, without '..'")
-    if parts[:1] == ("~",):
-        raise PathRefused(given, "there is no home directory here; paths begin at the workspace")
+    for is_wrong, reason in (
+        (size > MAX_PATH, f"it has more than {MAX_PATH:,} bytes"),
+        (any(unicodedata.category(char) == "Cc" for char in given[:MAX_PATH]), "it has control characters"),
+        ("\\" in given, "it has a backslash; directories are separated by '/'"),
+        (given.startswith("/"), "it is absolute; paths begin at the workspace, so write it without the leading '/'"),
+        (len(parts) > MAX_DEPTH, f"it is more than {MAX_DEPTH} directories deep"),
+        (any(len(part.encode()) > MAX_NAME for part in parts), f"a name in it has more than {MAX_NAME} bytes"),
+        (".." in parts, "'..' leads upwards; write the path from the workspace on, without '..'"),
+        (parts[:1] == ("~",), "there is no home directory here; paths begin at the workspace"),
+    ):
+        if is_wrong:
+            raise PathRefused(given, reason)
     return WorkspacePath(parts)
 
 

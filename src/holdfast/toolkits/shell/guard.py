@@ -29,7 +29,7 @@ from holdfast.toolkits.files.workspace import HEAD, Opener, Protection, choose_o
 from holdfast.toolkits.shell.policy import CoverKind, NameCover, WorkspaceRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
 
 # ---- the walk ----
@@ -74,8 +74,8 @@ class FolderWalk:
     root: int
     opener: Opener
     kept: Collection[str]
-    most: int
-    make_readable: Callable[[bytes], bool] = lambda _: False
+    most: int = 1_000_000
+    """By default more than the limit on files lets a command create."""
     left: deque[str] = field(default_factory=lambda: deque(("",)))
     """Folders that the walk has not reached."""
     unread: int = 0
@@ -100,12 +100,7 @@ class FolderWalk:
                 self.unread += error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
     def _open(self, path: bytes) -> int:
-        try:
-            return self.opener(self.root, path, _FOLDER, follow=False)
-        except PermissionError:
-            if not self.make_readable(path):
-                raise
-            return self.opener(self.root, path, _FOLDER, follow=False)
+        return self.opener(self.root, path, _FOLDER, follow=False)
 
 
 @contextmanager
@@ -120,8 +115,6 @@ def _open_folder(opener: Opener, root: int, path: bytes) -> Generator[int]:
 # ---- known repositories, by the digest of the programs that they name ----
 
 REPOSITORY: Final = ".git"
-MAX_WALKED_FOLDERS: Final = 1_000_000
-"""Most folders of one walk: more than the limit on files lets a command create."""
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_BYTES: Final = 1_000_000
 _HOOKS: Final = "hooks"
@@ -137,7 +130,7 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
     Leaves out those below the paths in `kept`, and those changed since `since`: a running command may have made them.
     """
     found: dict[str, bytes] = {}
-    for folder in FolderWalk(root, opener, kept, MAX_WALKED_FOLDERS).folders():
+    for folder in FolderWalk(root, opener, kept).folders():
         with suppress(OSError):  # it may be gone or not readable
             for entry in folder.entries():
                 if entry.name.lower() == REPOSITORY and entry.name not in folder.below:
@@ -322,20 +315,14 @@ class Findings:
             self.left_out += 1
 
 
-@dataclass(slots=True)
-class WorkspaceInspection:
-    """One walk through a workspace.
+@dataclass(slots=True, kw_only=True)
+class WorkspaceInspection(FolderWalk):
+    """One walk through a workspace. `kept` are paths that no command could change."""
 
-    `kept` are paths that no command could change; the walk skips them. `known` are the earlier repositories, from
-    `find_repositories`.
-    """
-
-    root: int
-    opener: Opener
     protection: Protection
-    kept: Collection[str]
     since: int
     known: Mapping[str, bytes]
+    """The earlier repositories, from `find_repositories`."""
     found: Findings = field(default_factory=Findings)
     _harmless: set[str] = field(default_factory=set[str])
     """Names that no rule protects in any folder."""
@@ -343,15 +330,14 @@ class WorkspaceInspection:
     """Folders for which a rule holds, or for a folder above."""
 
     def run(self) -> Findings:
-        walk = FolderWalk(self.root, self.opener, self.kept, MAX_WALKED_FOLDERS, self._make_readable)
-        for folder in walk.folders():
+        for folder in self.folders():
             try:
                 self._inspect_folder(folder)
             except FileNotFoundError:
                 pass  # removed meanwhile, by another command
             except OSError:
-                self.found.unread += 1
-        self.found.unread += walk.unread + len(walk.left)
+                self.unread += 1
+        self.found.unread = self.unread + len(self.left)
         return self.found
 
     def _inspect_folder(self, folder: WalkedFolder) -> None:
@@ -381,6 +367,14 @@ class WorkspaceInspection:
                 is_armed = program_digest(folder.descriptor, self.opener) != known
             if is_armed:
                 self._disarm(folder.descriptor, HEAD, folder.path)
+
+    def _open(self, path: bytes) -> int:
+        try:
+            return self.opener(self.root, path, _FOLDER, follow=False)
+        except PermissionError:
+            if not self._make_readable(path):
+                raise
+            return self.opener(self.root, path, _FOLDER, follow=False)
 
     def _make_readable(self, path: bytes) -> bool:
         """Make a folder readable that a command made unreadable: git needs no permission to list it."""
@@ -641,7 +635,9 @@ class WorkspaceGuard:
 
     def _inspect(self, since: int, kept: Collection[str]) -> None:
         since -= _SLACK_NS
-        found = WorkspaceInspection(self._root, self._opener, self._protection, kept, since, self._known).run()
+        found = WorkspaceInspection(
+            self._root, self._opener, kept, protection=self._protection, since=since, known=self._known
+        ).run()
         self.findings.add(found)
         for names, what in (
             (found.names, "protected names have appeared in %r, look at them: %s"),

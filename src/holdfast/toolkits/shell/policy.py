@@ -325,13 +325,10 @@ _REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
 }  # fmt: skip
 # Programs probe for these and have a fallback.
 _ABSENT: Final[dict[str, tuple[int | None, int | None]]] = {
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "clone3": (435, 435),  # its flags are in memory, where this program can't look
-    "openat2": (437, 437),  # its mode is, too
-    "memfd_secret": (447, 447),
-}
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    # The flags of clone3 and the mode of openat2 are in memory, where this program can't look.
+    "clone3": (435, 435), "openat2": (437, 437), "memfd_secret": (447, 447),
+}  # fmt: skip
 _SET_ID: Final = 0o6000
 _MAKES: Final = 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE: without them, the mode is an arbitrary register value
 # Calls that give a file its mode, with the positions of the mode and of the flags that announce it.

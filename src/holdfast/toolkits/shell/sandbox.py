@@ -73,40 +73,36 @@ def _probe() -> tuple[str, str] | None:
     bwrap = find_trusted_program("bwrap")
     if bwrap is None:
         return "bubblewrap (bwrap) is not installed where only root can change it", "install the package bubblewrap"
+    advice = "allow unprivileged user namespaces for bwrap (a sysctl, an AppArmor profile or the container's settings)"
     try:
-        return _try_bwrap(bwrap)
+        with TemporaryDirectory(prefix="holdfast-probe-") as folder, SandboxFiles() as files:
+            line = policy.bwrap_arguments(
+                shell_program(),
+                "exit 42",
+                bwrap=bwrap,
+                tree=visible_tree("read"),
+                workspace=os.path.realpath(folder),
+                profile="read",
+                covers=(),
+                memory=2**26,
+                descriptors=files.descriptors,
+            )
+            files.begin()
+            files.begin()
+            try:
+                ran = subprocess.run(  # noqa: S603  a program that only root can change
+                    line,
+                    input=b"\n",
+                    env={},
+                    pass_fds=files.descriptors,
+                    capture_output=True,
+                    timeout=_PROBE_SECONDS,
+                    check=False,
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                return f"bubblewrap could not be run ({type(error).__name__}: {error})", advice
     except policy.SandboxFailed as error:
         return f"the files that bubblewrap needs can't be made ({error.reason})", "run it outside of other sandboxes"
-
-
-def _try_bwrap(bwrap: str) -> tuple[str, str] | None:
-    advice = "allow unprivileged user namespaces for bwrap (a sysctl, an AppArmor profile or the container's settings)"
-    with TemporaryDirectory(prefix="holdfast-probe-") as folder, SandboxFiles() as files:
-        line = policy.bwrap_arguments(
-            shell_program(),
-            "exit 42",
-            bwrap=bwrap,
-            tree=visible_tree("read"),
-            workspace=os.path.realpath(folder),
-            profile="read",
-            covers=(),
-            memory=2**26,
-            descriptors=files.descriptors,
-        )
-        files.begin()
-        files.begin()
-        try:
-            ran = subprocess.run(  # noqa: S603  a program that only root can change
-                line,
-                input=b"\n",
-                env={},
-                pass_fds=files.descriptors,
-                capture_output=True,
-                timeout=_PROBE_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"bubblewrap could not be run ({type(error).__name__}: {error})", advice
     if ran.returncode != 42:
         stderr = " ".join(ran.stderr.decode(errors="replace").split())[:300]
         return f"bubblewrap does not work here ({stderr or f'exit code {ran.returncode}'})", advice

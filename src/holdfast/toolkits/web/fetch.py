@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from holdfast.errors import InvariantBroken
 from holdfast.media import File
-from holdfast.toolkits.web.page import FetchReport, WebPage, classify_content, decode_body, render_html
+from holdfast.toolkits.web.page import WebPage, classify_content, decode_body, render_html, render_page
 from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, UrlRefused, parse_url
 from holdfast.tools.functions import run_in_thread
 
@@ -353,7 +353,7 @@ class Fetcher:
                 words = words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}..."
             raise PageFailed(url, found.status, phrase + waits, words)
         if not found.body:
-            return FetchReport(url, found.hops, "", WebPage("", "", cut=False)).render(0, 1)
+            return render_page(url, found.hops, "", WebPage("", "", cut=False), start=0, most=1)
         if isinstance(kind, str):
             raise ContentRefused(url, kind)
         if kind.kind == "file":
@@ -363,4 +363,5 @@ class Fetcher:
             return File(found.body, kind.media_type, name=name if name and name.isprintable() else None)
         page = cast("WebPage", await run_in_thread(found.read, {"kind": kind, "raw": raw}))
         cut_at = self.limit if found.cut else None
-        return FetchReport(url, found.hops, kind.media_type, page, cut_at).render(start, self.characters)
+        most = self.characters
+        return render_page(url, found.hops, kind.media_type, page, start=start, most=most, cut_at=cut_at)

@@ -589,45 +589,35 @@ def _known_charset(label: str) -> str | None:
 # ---- the report for the model ----
 
 
-@dataclass(frozen=True, slots=True)
-class FetchReport:
-    """The text of a fetch, for a model."""
+def render_page(
+    url: str, hops: int, media_type: str, page: WebPage, *, start: int, most: int, cut_at: int | None = None
+) -> str:
+    """At most `most` characters of a page from `start` on, below URL, title, type and extent.
 
-    url: str
-    """The URL after all redirects."""
-    hops: int
-    media_type: str
-    page: WebPage
-    cut_at: int | None = None
-    """The limit in bytes, if the body was longer."""
-
-    def render(self, start: int, most: int) -> str:
-        """At most `most` characters of the text from `start` on, below URL, title, type and extent."""
-        text = self.page.text
-        begin = min(start, len(text))
-        part = text[begin : begin + most]
+    `url` is the one after all redirects, `cut_at` the limit in bytes if the body was longer.
+    """
+    whole = len(page.text)
+    begin = min(start, whole)
+    part = page.text[begin : begin + most]
+    end = begin + len(part)
+    if end < whole:
+        line = part.rfind("\n") + 1
+        # The part ends at a line end, unless that drops more than a fifth of it.
+        part = part[:line] if line and (len(part) - line) * 5 <= len(part) else part
         end = begin + len(part)
-        if end < len(text):
-            line = part.rfind("\n") + 1
-            # The part ends at a line end, unless that drops more than a fifth of it.
-            part = part[:line] if line and (len(part) - line) * 5 <= len(part) else part
-            end = begin + len(part)
-        redirects = f" (after {self.hops} redirect{'s' if self.hops > 1 else ''})" if self.hops else ""
-        lines = [f"URL: {self.url}{redirects}"]
-        lines += [f"Title: {self.page.title}"] if self.page.title else []
-        lines += [f"Type: {self.media_type}"] if self.media_type else []
-        lines.append(self._extent(begin, end))
-        return "\n".join(lines) + f"\n\n{part}".rstrip()
-
-    def _extent(self, begin: int, end: int) -> str:
-        whole = len(self.page.text)
-        if not whole:
-            return "It is empty."
-        cut = f"; only the first {self.cut_at:,} bytes were read" if self.cut_at is not None else ""
-        cut += "; the page goes on, but no further than this is read" if self.page.cut else ""
-        if begin == 0 and end == whole:
-            return f"Characters: {whole:,}{cut}"
-        if begin >= whole:
-            return f"Characters: {whole:,}{cut}; there is nothing from {begin:,} on"
+    redirects = f" (after {hops} redirect{'s' if hops > 1 else ''})" if hops else ""
+    lines = [f"URL: {url}{redirects}"]
+    lines += [f"Title: {page.title}"] if page.title else []
+    lines += [f"Type: {media_type}"] if media_type else []
+    cut = f"; only the first {cut_at:,} bytes were read" if cut_at is not None else ""
+    cut += "; the page goes on, but no further than this is read" if page.cut else ""
+    if not whole:
+        lines.append("It is empty.")
+    elif begin == 0 and end == whole:
+        lines.append(f"Characters: {whole:,}{cut}")
+    elif begin >= whole:
+        lines.append(f"Characters: {whole:,}{cut}; there is nothing from {begin:,} on")
+    else:
         more = f"; go on with start={end}" if end < whole else ""
-        return f"Characters: {begin:,} to {end:,} of {whole:,}{cut}{more}"
+        lines.append(f"Characters: {begin:,} to {end:,} of {whole:,}{cut}{more}")
+    return "\n".join(lines) + f"\n\n{part}".rstrip()

@@ -133,13 +133,12 @@ PROTECTED_NAMES: Final[tuple[str, ...]] = (
     # takes a directory with a HEAD for a repository without a working tree.
     *(".git", "*.git", "git~*", "HEAD", ".gitconfig", ".gitmodules", ".config/git", ".hg", ".hgrc", ".svn", ".jj"),
     *(".bzr", ".husky", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", "lefthook.y*ml", ".lefthook.yml"),
-    *(".lefthook*",),
+    ".lefthook*",
     # Files that a shell reads when it starts or enters a directory.
-    *(".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".bash_*"),
-    *(".bashrc", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".mkshrc"),
-    *(".cshrc", ".tcshrc", ".login", ".logout", ".inputrc", ".envrc", ".direnv", ".config/fish", ".config/direnv"),
-    *(".xinitrc", ".xprofile", ".xsession*", ".xsessionrc", ".pam_environment", ".config/environment.d"),
-    *(".config/autostart", ".config/systemd", ".local/bin"),
+    *(".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".bash_*", ".bashrc", ".profile", ".zshrc"),
+    *(".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".mkshrc", ".cshrc", ".tcshrc", ".login", ".logout"),
+    *(".inputrc", ".envrc", ".direnv", ".config/fish", ".config/direnv", ".xinitrc", ".xprofile", ".xsession*"),
+    *(".xsessionrc", ".pam_environment", ".config/environment.d", ".config/autostart", ".config/systemd", ".local/bin"),
     # Files that other programs read when they start, and run.
     *(".ssh", ".gnupg", ".netrc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", "pip.conf", ".condarc", ".ripgreprc"),
     *(".vimrc", ".gvimrc", ".exrc", ".nvimrc", ".nvim.lua", ".emacs", ".emacs.d", ".dir-locals.el", ".config/nvim"),
@@ -148,17 +147,16 @@ PROTECTED_NAMES: Final[tuple[str, ...]] = (
     # Files that run elsewhere, with the keys of others.
     *(".github/workflows", ".github/actions", ".github/dependabot.yml", ".github/dependabot.yaml", "CODEOWNERS"),
     *(".gitea", ".forgejo", ".gitlab-ci.yml", ".gitlab", ".circleci", ".travis.yml", ".drone.yml", ".woodpecker"),
-    *(".woodpecker.yml", ".woodpecker*", ".buildkite", "Jenkinsfile", "azure-pipelines.yml"),
-    *("bitbucket-pipelines.yml", ".teamcity"),
+    *(".woodpecker.yml", ".woodpecker*", ".buildkite", "Jenkinsfile", "azure-pipelines.yml", "bitbucket-pipelines.yml"),
+    ".teamcity",
     # Permissions and instructions of agents.
-    *("AGENTS.md", "AGENTS.*.md", "CLAUDE.md", "CLAUDE.local.md", "CLAUDE.*.md", "GEMINI.md"),
-    *(".mcp.json", "mcp.json", ".claude"),
-    *(".claude.json", ".codex", ".cursor", ".cursorrules", ".gemini", ".windsurf", ".windsurfrules", ".continue"),
-    *(".cline", ".clinerules", ".roo", ".roomodes", ".kiro", ".opencode"),
-    *("opencode.json", "opencode.jsonc", "opencode.json*", ".goose", ".goosehints"),
-    *(".aider.conf.yml", ".aider*", ".agents", ".amp", ".junie", ".qwen", ".github/copilot-instructions.md"),
-    *(".github/copilot-*", ".github/instructions", ".github/agents", ".github/prompts", ".github/chatmodes"),
-    *(".holdfast", "holdfast.toml", "holdfast.db", "holdfast.db-*"),
+    *("AGENTS.md", "AGENTS.*.md", "CLAUDE.md", "CLAUDE.local.md", "CLAUDE.*.md", "GEMINI.md", ".mcp.json", "mcp.json"),
+    *(".claude", ".claude.json", ".codex", ".cursor", ".cursorrules", ".gemini", ".windsurf", ".windsurfrules"),
+    *(".continue", ".cline", ".clinerules", ".roo", ".roomodes", ".kiro", ".opencode", "opencode.json"),
+    *("opencode.jsonc", "opencode.json*", ".goose", ".goosehints", ".aider.conf.yml", ".aider*", ".agents", ".amp"),
+    *(".junie", ".qwen", ".github/copilot-instructions.md", ".github/copilot-*", ".github/instructions"),
+    *(".github/agents", ".github/prompts", ".github/chatmodes", ".holdfast", "holdfast.toml", "holdfast.db"),
+    "holdfast.db-*",
 )
 """Names that are never written, unless the host unprotects one."""
 NameMatcher: TypeAlias = "Callable[[str], re.Match[str] | None]"

@@ -288,9 +288,6 @@ _RETURN: Final = 0x06  # BPF_RET | BPF_K
 _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
 _ERROR: Final = 0x00050000
-_NUMBER: Final = 0  # where struct seccomp_data has the number of the call
-_ARCHITECTURE: Final = 4
-_X32: Final = 0x40000000
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _NEW_NAMESPACES: Final = 0x7E020000
 # TIOCSTI types into a terminal, TIOCLINUX pastes into a console.
@@ -299,7 +296,6 @@ _TERMINAL_INPUT: Final = (0x5412, 0x541C)
 _FAMILIES: Final = (2, 10, 16)
 # SOCK_STREAM, SOCK_SEQPACKET. A pair of datagram sockets can be turned to any socket file.
 _PAIRS: Final = (1, 5)
-_TYPE: Final = 0xF
 Instruction = tuple[int, int, int, int]
 _ALLOWED: Final[Instruction] = (_RETURN, 0, 0, _ALLOW)
 
@@ -370,13 +366,13 @@ def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
     """
     column, architecture = _MACHINES[machine]
     parts = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_LOAD, 0, 0, 4),  # where struct seccomp_data has the architecture; it begins with the number of the call
         (_EQUAL, 1, 0, architecture),
         (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
+        (_LOAD, 0, 0, 0),
     ]
-    if machine == "x86_64":  # the same calls under other numbers
-        parts += [(_AT_LEAST, 0, 1, _X32), _fail(errno.ENOSYS)]
+    if machine == "x86_64":  # x32: the same calls under other numbers
+        parts += [(_AT_LEAST, 0, 1, 0x40000000), _fail(errno.ENOSYS)]
     for number, error in denied_calls(machine, segment).values():
         parts += _when(number, [_fail(error)])
     namespaces = [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _ALLOWED]
@@ -384,7 +380,7 @@ def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
     parts += _when((56, 220)[column], namespaces)  # clone
     parts += _when((16, 29)[column], terminal)  # ioctl
     parts += _when((41, 198)[column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])  # socket
-    pair = [*_argument(1), (_AND, 0, 0, _TYPE), *_one_of(_PAIRS, errno.EPERM)]
+    pair = [*_argument(1), (_AND, 0, 0, 0xF), *_one_of(_PAIRS, errno.EPERM)]
     parts += _when((53, 199)[column], pair)  # socketpair
     if segment is not None:
         parts += _when((29, 194)[column], [*_above(1, segment, errno.ENOMEM), _ALLOWED])  # shmget

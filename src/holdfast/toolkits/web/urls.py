@@ -223,16 +223,6 @@ def parse_url(text: str) -> Url:
     return Url(name, str(found), address, port or PORTS[name], re.sub("%(?![0-9a-fA-F]{2})", "%25", whole))
 
 
-def resolve_redirect(url: Url, location: str) -> Url:
-    """The target of a redirect from `url`."""
-    _check_characters(location)
-    try:
-        joined = urljoin(str(url), location)
-    except ValueError as error:
-        raise UrlInvalid(location, f"it can't be joined to {url.authority}: {error}") from None
-    return parse_url(joined)
-
-
 def parse_host(text: str) -> str:
     """The canonical form of a host, for rules: a name in ASCII, or an address."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
@@ -353,7 +343,11 @@ class UrlPolicy:
     def follow(self, before: Url, location: str) -> Url:
         """The target of a redirect; `UrlRefused` unless `before` may lead there."""
         try:
-            after = resolve_redirect(before, location)
+            _check_characters(location)
+            after = parse_url(urljoin(str(before), location))
+        except ValueError as error:
+            reason = f"it can't be joined to {before.authority}: {error}"
+            raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {reason}") from None
         except UrlInvalid as error:
             raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {error.reason}") from None
         if before.scheme == "https" and after.scheme != "https" and not self.downgrade:

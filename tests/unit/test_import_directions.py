@@ -51,7 +51,6 @@ ALLOWED = {
     ("toolkits.agents", "processes"),
     ("toolkits.agents", "runtime"),
     ("toolkits.tasks", "runtime"),
-    ("toolkits.timers", "runtime"),
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [

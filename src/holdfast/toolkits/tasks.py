@@ -137,7 +137,11 @@ async def read_task(
     """
     host = ctx.host
     state = await _task(host, id)
-    data = await _read_whole_result(host, state)
+    data: bytes | None = None  # the whole result, even if the model has seen only its beginning and end
+    if isinstance(state.outcome, Done) and state.outcome.kept:
+        data = await host.store.blob(state.outcome.kept[0].digest)
+    elif isinstance(state.outcome, Done) and (result := await host.task_result(state)) is not None:
+        data = result_as_lines(result)
     if data is None:
         return describe_task(state, host.now)
     part = render_page(read_page(data, start, lines, skip), state.id, "read_task")
@@ -197,14 +201,3 @@ async def _task(host: ToolHost, id: str) -> ProcessState:
         return await host.task(id)
     except (TaskUnknown, InvalidId):
         raise ToolRetry(f"There is no task {id[:80]!r} here. list_tasks tells which there are.") from None
-
-
-async def _read_whole_result(host: ToolHost, state: ProcessState) -> bytes | None:
-    """The whole result of a task, even if the model has seen only its beginning and end."""
-    outcome = state.outcome
-    if not isinstance(outcome, Done):
-        return None
-    if outcome.kept:
-        return await host.store.blob(outcome.kept[0].digest)
-    result = await host.task_result(state)
-    return None if result is None else result_as_lines(result)

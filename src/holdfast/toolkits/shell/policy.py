@@ -238,14 +238,8 @@ def bwrap_arguments(
         # Root outside is root to /proc/sys, with or without capabilities: a core_pattern would be run by the kernel.
         *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", WORKSPACE),
-        *(
-            "--json-status-fd",
-            str(descriptors.status),
-            "--block-fd",
-            str(descriptors.hold),
-            "--seccomp",
-            str(descriptors.filter),
-        ),
+        *("--json-status-fd", str(descriptors.status), "--block-fd", str(descriptors.hold)),
+        *("--seccomp", str(descriptors.filter)),
         "--",
         *shell_arguments(shell, command),
     ]

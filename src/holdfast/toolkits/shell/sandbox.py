@@ -248,12 +248,20 @@ class ControlGroup:
         self.bounds_memory = False
         """True if all memory of the command counts together, including shared memory and files in memory."""
         self._folders: list[Path] = []
-        for folder in within:
+        for above in within:
+            folder = Path(above) / name
             try:
-                self._make(Path(folder) / name, memory)
+                folder.mkdir()
+                self._folders.append(folder)
+                bounds = group_limits(os.listdir(folder), memory)  # only names are wanted
+                if not bounds:
+                    raise policy.ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
+                for file, value in bounds.items():
+                    (folder / file).write_text(str(value))
+                    self.bounds_memory = self.bounds_memory or file.startswith("memory.")
             except OSError as error:
                 self.remove()
-                raise policy.ControlGroupRefused(folder, f"no group can be made in it ({error.strerror})") from error
+                raise policy.ControlGroupRefused(above, f"no group can be made in it ({error.strerror})") from error
 
     def take_in(self, process: int) -> None:
         """Move a process in, with all processes that it starts from now on."""
@@ -267,16 +275,6 @@ class ControlGroup:
             while not _remove_group(folder) and time.monotonic() < until:
                 time.sleep(0.002)
         self._folders.clear()
-
-    def _make(self, folder: Path, memory: int) -> None:
-        folder.mkdir()
-        self._folders.append(folder)
-        bounds = group_limits(os.listdir(folder), memory)  # only names are wanted
-        if not bounds:
-            raise policy.ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
-        for name, value in bounds.items():
-            (folder / name).write_text(str(value))
-            self.bounds_memory = self.bounds_memory or name.startswith("memory.")
 
 
 def check_control_groups(within: tuple[str, ...], memory: int) -> None:

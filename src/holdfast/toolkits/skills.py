@@ -11,6 +11,7 @@ import stat
 import unicodedata
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -287,15 +288,18 @@ class SkillLibrary:
                 data = workspace.read_bytes(number, label, self._limits.skill_bytes, advice)
             front = parse_front_matter(data, label, name)
             body = "".join(decode_text([data[front.size :]], label))
-            files, more = self._files(skill)
+            walk = workspace.DirectoryWalk(skill.folder, workspace.SKIPPED, WALK_SECONDS, self._limits.entries)
+            with skill.folder.directory(name.encode(), name) as below:
+                entries = (entry for entry in walk.entries(below, recursive=True) if stat.S_ISREG(entry.mode))
+                shown = (f"- {each.shown} ({each.size:,} bytes)" for each in entries if each.shown != SKILL_FILE)
+                files = list(islice(shown, self._limits.files + 1))
         head = f"The skill {name!r}, written by the author of this agent. Follow it for the task that it fits. "
-        parts = [
-            head + "It allows nothing that is not allowed to you anyway.",
-            body.strip() or "(it has no instructions)",
-        ]
+        head += "It allows nothing that is not allowed to you anyway."
+        parts = [head, body.strip() or "(it has no instructions)"]
         if files:
-            rest = ["(There are more.)"] if more else []
-            parts.append("\n".join(["Its other files, for read_skill_file:", *(f"- {file}" for file in files), *rest]))
+            if len(files) > self._limits.files or walk.over is not None:
+                files[self._limits.files :] = ["(There are more.)"]
+            parts.append("\n".join(["Its other files, for read_skill_file:", *files]))
         return "\n\n".join(parts)
 
     def page(self, name: str, path: str, start: int, lines: int) -> str:
@@ -313,20 +317,6 @@ class SkillLibrary:
         if skill is None:
             raise SkillUnknown(name, tuple(self.skills))
         return skill
-
-    def _files(self, skill: Skill) -> tuple[list[str], bool]:
-        """The files of a skill except its SKILL.md; True if the limit cut the list."""
-        name = skill.front.name
-        walk = workspace.DirectoryWalk(skill.folder, workspace.SKIPPED, WALK_SECONDS, self._limits.entries)
-        found: list[str] = []
-        with skill.folder.directory(name.encode(), name) as below:
-            for entry in walk.entries(below, recursive=True):
-                if not stat.S_ISREG(entry.mode) or entry.shown == SKILL_FILE:
-                    continue
-                if len(found) >= self._limits.files:
-                    return found, True
-                found.append(f"{entry.shown} ({entry.size:,} bytes)")
-        return found, walk.over is not None
 
     def _names(self, folder: workspace.Workspace, label: str) -> list[str]:
         """The subfolders of a folder. Files and hidden folders are not skills."""

@@ -19,8 +19,8 @@ import msgspec
 import typer
 
 from holdfast.cli import options, output
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, require_store
-from holdfast.cli.output import Columns, ago, one_line, print_result, print_table, printable, stderr, stdout, time_left
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
+from holdfast.cli.output import Columns, ago, one_line, printable, stderr, stdout, time_left
 from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt, UsageError
 from holdfast.memory import Memory
 from holdfast.memory.decisions import SUFFIX, conflict_key, digest_of, file_name_of
@@ -48,7 +48,7 @@ async def _open_memory(path: Path, *, writes: bool = False) -> AsyncGenerator[St
 
     A missing folder of files is not created. A command that only reads works without write permission.
     """
-    require_store(path)
+    options.require_store(path)
     mirrored = memory_folder(path).is_dir()
     if not writes and not (mirrored and os.access(path, os.W_OK)):
         async with view_store(path) as store:
@@ -83,19 +83,18 @@ async def _sync(mirror: Mirror | None) -> None:
 
 @memory.command()
 async def ls(
+    shell: Shell,
     scope: SomeScopeArgument = None,
     *,
     prefix: Annotated[str, option("TEXT", "Only keys that begin so.", show_default=False)] = "",
     search: Annotated[str, option("WORDS", "Only entries with all words.", show_default=False)] = "",
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """List the scopes, or the entries of one. Exit code 1 if entries are damaged; those are named."""
     if prefix and search:
         raise CallInvalid("--prefix and --search do not go together")
     if prefix and scope is None:
         raise CallInvalid("--prefix needs a SCOPE")
-    async with _open_memory(store) as opened:
+    async with _open_memory(shell.store) as opened:
         if scope is None and not search:
             scopes = await opened.memory_scopes()
             of_scope: Columns[MemoryScope] = {
@@ -103,7 +102,7 @@ async def ls(
                 "ENTRIES": lambda found: f"{found.entries:,}",
                 "BYTES": lambda found: f"{found.bytes:,}",
             }
-            print_table(scopes, of_scope, nothing="nothing is remembered", as_json=as_json)
+            shell.print_table(scopes, of_scope, nothing="nothing is remembered")
             return 0
         if search:
             entries, damaged, _ = await opened.memory_search(scope, search)
@@ -119,23 +118,22 @@ async def ls(
         "EXPIRES": lambda entry: "-" if entry.expires is None else f"in {time_left(entry.expires)}",
         "TEXT": lambda entry: one_line(entry.value, 50),
     }
-    print_table(entries, columns, nothing="no entries", as_json=as_json)
+    shell.print_table(entries, columns, nothing="no entries")
     for place in damaged:
         stderr().line(f"holdfast: left out: {one_line(str(MemoryCorrupt(*place)), 600)}")
-    return FAILED if damaged else 0
+    return options.FAILED if damaged else 0
 
 
 @memory.command()
 async def get(
+    shell: Shell,
     scope: ScopeArgument,
     key: KeyArgument,
     *,
     history: Annotated[bool, flag("All changes that are kept, newest first.", "--history")] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Print an entry as it is. Exit code 1 if there is none."""
-    async with _open_memory(store) as opened:
+    async with _open_memory(shell.store) as opened:
         handle = Memory(opened, scope)
         entry = await handle.get(key)
         changes = await handle.history(key) if history else []
@@ -147,12 +145,12 @@ async def get(
             "BY": lambda change: one_line(change.by or "-", 40),
             "TEXT": lambda change: "-" if change.value is None else one_line(change.value, 60),
         }
-        print_table(changes, columns, nothing="", as_json=as_json)
+        shell.print_table(changes, columns, nothing="")
         return 0
     if entry is None:
         stderr().line(f"holdfast: {scope!r} has no entry {key!r}")
-        return FAILED
-    if as_json:
+        return options.FAILED
+    if shell.as_json:
         out.json(entry)
     elif out.live:
         out.write(printable(entry.value))
@@ -168,6 +166,7 @@ async def get(
 
 @memory.command("set")
 async def put(
+    shell: Shell,
     scope: ScopeArgument,
     key: KeyArgument,
     value: Annotated[
@@ -176,37 +175,34 @@ async def put(
     *,
     expect: ExpectOption = None,
     ttl: Annotated[float | None, option("SECONDS", "It expires after this time.")] = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Write an entry."""
-    async with _open_memory(store, writes=True) as opened:
+    async with _open_memory(shell.store, writes=True) as opened:
         text = _read_input() if value == "-" else value
         entry = await Memory(opened, scope, by=_AUTHOR).put(key, text, expected=expect, ttl=ttl)
-    print_result(entry, f"{scope}/{key} is at version {entry.version}", as_json=as_json)
+    shell.print(entry, f"{scope}/{key} is at version {entry.version}")
 
 
 @memory.command()
 async def rm(
+    shell: Shell,
     scope: ScopeArgument,
     keys: Annotated[list[str], argument("KEY...", "Which entries.")],
     *,
     expect: ExpectOption = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Remove entries; their history stays. Exit code 1 if one was not there."""
     if expect is not None and len(keys) > 1:
         raise CallInvalid("--expect goes with one KEY")
-    async with _open_memory(store, writes=True) as opened:
+    async with _open_memory(shell.store, writes=True) as opened:
         handle = Memory(opened, scope, by=_AUTHOR)
         removed = [key for key in keys if await handle.delete(key, expected=expect) is not None]
     missing = [key for key in keys if key not in removed]
-    if as_json:
+    if shell.as_json:
         stdout().json({"removed": removed, "missing": missing})
     for key in missing:
         stderr().line(f"holdfast: {scope!r} has no entry {key!r}")
-    return FAILED if missing else 0
+    return options.FAILED if missing else 0
 
 
 @memory.command()
@@ -260,7 +256,10 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
             taken.add(entry.key)
         beside = conflict_key(key, version, digest_of(text.encode()), taken)
         await handle.put(beside, text, expected=0)
-    return f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}", FAILED
+    return (
+        f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}",
+        options.FAILED,
+    )
 
 
 # ---- editing a text in $VISUAL or $EDITOR ---------------------------------------------------------------------------
@@ -375,7 +374,7 @@ async def export_entries(
         stderr().line(f"{count:,} entries")
     for name in damaged:
         stderr().line(f"left out: {one_line(name)} does not match its checksum")
-    return FAILED if damaged else 0
+    return options.FAILED if damaged else 0
 
 
 async def _exported_lines(store: Store, scope: str | None, damaged: list[str]) -> AsyncGenerator[bytes]:
@@ -389,11 +388,10 @@ async def _exported_lines(store: Store, scope: str | None, damaged: list[str]) -
 
 @memory.command("import")
 async def import_entries(
+    shell: Shell,
     file: Annotated[str, argument("FILE", "What 'export' wrote; '-' is standard input.")],
     *,
     overwrite: Annotated[bool, flag("Also replace entries with another text.", "--overwrite")] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Write the entries of an export. All lines are checked before the first is written.
 
@@ -403,17 +401,17 @@ async def import_entries(
         _read_input() if file == "-" else _decode(file, await asyncio.to_thread(Path(file).read_bytes))
     )
     report, progress = _ImportReport(), output.ProgressLine("{:,} entries")
-    async with _open_memory(store, writes=True) as opened:
+    async with _open_memory(shell.store, writes=True) as opened:
         for number, line in enumerate(lines, 1):
             await _import(opened, line, report, overwrite=overwrite)
             progress.show(number)
     progress.clear()
     expired = f", {report.expired:,} expired" if report.expired else ""
     text = f"{report.written:,} written, {report.unchanged:,} there already{expired}"
-    print_result(report, text, as_json=as_json)
+    shell.print(report, text)
     for name in report.left:
         stderr().line(f"holdfast: {one_line(name, 400)} has another text and was left; --overwrite replaces it")
-    return FAILED if report.left else 0
+    return options.FAILED if report.left else 0
 
 
 def _read_input() -> str:

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.clock import wall_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from typing import TextIO
 
 T = TypeVar("T")
@@ -107,27 +107,6 @@ class ProgressLine:
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def print_result(
-    found: object, text: str | Callable[[Terminal], Iterable[str]], *, as_json: bool, nothing: str = ""
-) -> None:
-    """Print a result as JSON, or as `text`: a line, or a function that makes the lines.
-
-    An empty result prints the text `nothing`, if that is set.
-    """
-    out = stdout()
-    if as_json:
-        out.json(found)
-    elif nothing and not found:
-        out.line(nothing)
-    else:
-        out.lines([text] if isinstance(text, str) else text(out))
-
-
-def print_table(found: Sequence[T], columns: Columns[T], *, nothing: str, as_json: bool) -> None:
-    """Print a list as JSON, or as a table with a column for each heading; print `nothing` if it is empty."""
-    print_result(found, lambda out: table_of(out, found, columns), nothing=nothing, as_json=as_json)
 
 
 def table_of(

@@ -10,13 +10,12 @@ from types import ModuleType
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
-import typer
 
 from holdfast.agent import Agent
 from holdfast.cli import options, output, sessions
 from holdfast.cli.agents import AgentNotFound, load_module
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, parse_json
-from holdfast.cli.output import Terminal, duration, json_text, one_line, print_result, print_table, printable, stdout
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
+from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout
 from holdfast.cli.sessions import edit_runtime, find_session, match_beginning, read_drivers, read_pages, view_runtime
 from holdfast.clock import wall_time
 from holdfast.errors import JournalMissing, TaskUnknown
@@ -39,7 +38,7 @@ _CANCEL_TIMEOUT: Final = 2.0
 _UNDER_WAY: Final = frozenset(("running", "waiting"))
 T = TypeVar("T")
 
-processes = CommandGroup(cls=options.NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | COMMAND ...]")
+processes = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | COMMAND ...]")
 ProcessArgument: TypeAlias = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
 ValueArgument: TypeAlias = Annotated[str, argument("JSON", "A JSON value.")]
 FunctionOption: TypeAlias = Annotated[str | None, option("NAME", "Only those of this function.")]
@@ -57,9 +56,9 @@ class ProcessReport(msgspec.Struct, frozen=True):
     result: Any = None
 
 
-@processes.callback()
+@processes.listing()
 async def list_processes(
-    context: typer.Context,
+    shell: Shell,
     *,
     name: FunctionOption = None,
     session: Annotated[str | None, option("ID", "Only those that work for this session.", "--session", "-S")] = None,
@@ -67,16 +66,12 @@ async def list_processes(
         str | None, option("STATUS", "Only running, waiting, completed, failed, cancelled or abandoned ones.")
     ] = None,
     limit: options.Limit = 50,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the processes (durable functions that were started), last changed first; or show one.
 
     'abandoned': only one worker could run it, that worker is gone, and a person has given the process up.
     """
-    if context.invoked_subcommand is not None:
-        return
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         wanted = cast("Any", status)  # the list refuses an unknown one
         lines = await runtime.processes.list(name=name, session=session, status=wanted, limit=limit)
     columns: output.Columns[ProcessLine] = {
@@ -89,15 +84,15 @@ async def list_processes(
         "CHANGED": lambda line: output.ago(line.updated),
         "ATTEMPT": lambda line: str(line.attempt),
     }
-    print_table(lines, columns, nothing="no processes", as_json=as_json)
+    shell.print_table(lines, columns, nothing="no processes")
 
 
 @processes.command(options.SHOW, hidden=True)
-async def show(id: ProcessArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
+async def show(shell: Shell, id: ProcessArgument) -> None:
     """Show a process: its status, its result, and its timeline."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         report = await _read_report(runtime, await find_process(runtime.store, id))
-    print_result(report, lambda out: _report_lines(out, report), as_json=as_json)
+    shell.print(report, lambda out: _report_lines(out, report))
 
 
 async def _read_report(runtime: Runtime, id: str) -> ProcessReport:
@@ -130,9 +125,9 @@ def _report_lines(out: Terminal, report: ProcessReport) -> Iterator[str]:
 
 
 @processes.command()
-async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
+async def stuck(shell: Shell) -> None:
     """List the processes that need a person, each with the command that helps."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         found = await runtime.processes.stuck()
 
     def lines(out: Terminal) -> Iterator[str]:
@@ -140,7 +135,7 @@ async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT
             yield f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}"
             yield f"  {one.command}"
 
-    print_result(found, lines, as_json=as_json, nothing="nothing is stuck")
+    shell.print(found, lines, nothing="nothing is stuck")
 
 
 # ---- processes: start and work ---------------------------------------------------------------------------------------
@@ -148,6 +143,7 @@ async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT
 
 @processes.command()
 async def start(
+    shell: Shell,
     function: Annotated[str, argument("NAME", "file.py:name or package.module:name.")],
     arguments: Annotated[str, argument("JSON", "An object with the arguments.", show_default=True)] = "{}",
     *,
@@ -155,18 +151,16 @@ async def start(
     detach: Annotated[
         bool, flag("Only record it; a worker of the store runs it ('processes work').", "--detach")
     ] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Start a durable function and run it until it has ended or waits for something.
 
     Exit code 0 when it completed, 3 when it waits, 1 when it failed, 4 when it was cancelled.
     """
-    kwargs = parse_json(arguments)
+    kwargs = options.parse_json(arguments)
     if not isinstance(kwargs, dict):
         raise CallInvalid(f'{arguments!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\'')
     procedure, functions, agents = _load_function(function)
-    async with open_runtime(store, agents=agents, processes=functions, drive=not detach) as runtime:
+    async with open_runtime(shell.store, agents=agents, processes=functions, drive=not detach) as runtime:
         process = await runtime.processes.start(procedure, (), cast("dict[str, Any]", kwargs), id=id)
         if not detach:
             await _run_until_idle(runtime, process)
@@ -178,9 +172,9 @@ async def start(
         text = line.id
     else:
         text = one_line(": ".join(filter(None, (line.id, line.status, line.error, ", ".join(line.waits)))), 400)
-    print_result(report, text, as_json=as_json)
+    shell.print(report, text)
     exits = {"completed": 0, "waiting": options.WAITING, "cancelled": options.CANCELLED}
-    return 0 if detach else exits.get(line.status, FAILED)
+    return 0 if detach else exits.get(line.status, options.FAILED)
 
 
 async def _run_until_idle(runtime: Runtime, process: Process) -> None:
@@ -262,7 +256,7 @@ async def signal(
     store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Send a signal for which a process waits, or will wait."""
-    payload = parse_json(value)
+    payload = options.parse_json(value)
     async with edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         answer = await runtime.signal(found, name, payload, key=key)
@@ -297,7 +291,7 @@ async def abandon(id: ProcessArgument, *, reason: options.Reason = "", store: op
 @processes.command()
 async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store: options.Store = DEFAULT_STORE) -> int:
     """End a process that is carried out elsewhere, with its result."""
-    result = parse_json(value)
+    result = options.parse_json(value)
     async with edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         won = await runtime.processes.settle_outside(found, {"value": result})
@@ -313,7 +307,7 @@ async def _settle(runtime: Runtime, id: str, wanted: str, *, in_time: bool) -> i
     )
     if line.status in _UNDER_WAY:
         stdout().line(f"asked for: {id} is {line.status}; whoever runs it has yet to see to it")
-        return FAILED
+        return options.FAILED
     if line.status != wanted or not in_time:
         return _too_late(id, line.status)
     stdout().line(f"{wanted} {id}")
@@ -322,7 +316,7 @@ async def _settle(runtime: Runtime, id: str, wanted: str, *, in_time: bool) -> i
 
 def _too_late(id: str, status: str) -> int:
     stdout().line(f"too late: {id} had ended ({status})")
-    return FAILED
+    return options.FAILED
 
 
 async def _wait_until_over(store: Store, read: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]) -> T:
@@ -361,24 +355,23 @@ async def transfer(
 
 @processes.command()
 async def prune(
+    shell: Shell,
     *,
     older_than: options.OlderThan,
     name: FunctionOption = None,
     dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Delete the steps, results and signals of processes that ended long ago; their final status stays.
 
     Processes that have not ended are kept, and those whose result another one may still need. Ids are never used again.
     """
     age = options.parse_span("--older-than", older_than)
-    async with edit_runtime(store) as runtime:
+    async with edit_runtime(shell.store) as runtime:
         report = await runtime.processes.prune(age, name=name, dry_run=dry_run)
     lines = [f"{'would prune' if dry_run else 'pruned'} {report.pruned:,}, kept {report.kept:,}"]
     lines += [f"  {one.id} ({one.name}): {one.status}" for one in report.processes if dry_run]
     lines += [f"  kept {one.id} ({one.name}): {one_line(one.reason, 200)}" for one in report.reasons]
-    print_result(report, lambda _: map(printable, lines), as_json=as_json)
+    shell.print(report, lambda _: map(printable, lines))
 
 
 async def find_process(store: Store, given: str) -> str:
@@ -399,7 +392,7 @@ async def find_process(store: Store, given: str) -> str:
 
 # ---- tasks: the processes that are background calls ------------------------------------------------------------------
 
-tasks = CommandGroup(cls=options.NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | cancel ID]")
+tasks = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | cancel ID]")
 TaskArgument: TypeAlias = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
 
 
@@ -434,9 +427,9 @@ class TaskReport(msgspec.Struct, frozen=True):
     result: msgspec.Raw | None = None
 
 
-@tasks.callback()
+@tasks.listing()
 async def list_tasks(
-    context: typer.Context,
+    shell: Shell,
     *,
     session: Annotated[
         str | None, option("ID", "Only those of this session; the beginning of its id is enough.", "--session", "-S")
@@ -446,19 +439,15 @@ async def list_tasks(
         option("STATUS", "Only created, running, waiting, succeeded, failed, cancelled or interrupted ones."),
     ] = None,
     limit: options.Limit = 50,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the tool calls that run in the background, last changed first; or show one with its result.
 
     'interrupted': its process ended, and the call must not be repeated. A task that runs and is driven by nobody is
     continued by the next process that opens the store with its agent.
     """
-    if context.invoked_subcommand is not None:
-        return
     if status is not None:
         check_choice("task status", status, get_args(TaskStatus))
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         journal = None if session is None else (await find_session(runtime.store, session)).id
         lines = await _read_task_lines(runtime, journal, cast("TaskStatus | None", status), limit)
     columns: output.Columns[TaskLine] = {
@@ -471,7 +460,7 @@ async def list_tasks(
             "-" if line.status not in {"running", "created"} else "nobody" if line.pid is None else f"pid {line.pid}"
         ),
     }
-    print_table(lines, columns, nothing="no tasks", as_json=as_json)
+    shell.print_table(lines, columns, nothing="no tasks")
 
 
 async def _read_task_lines(
@@ -508,9 +497,9 @@ def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
 
 
 @tasks.command(options.SHOW, hidden=True)
-async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
+async def show_task(shell: Shell, id: TaskArgument) -> None:
     """Show a task: its arguments, its status and its result."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         found = await find_task(runtime.store, id)
         state = await runtime.tasks.task(found)
         result = await runtime.tasks.result(state)
@@ -549,7 +538,7 @@ async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: o
             yield ""
             yield printable(result_as_lines(result).decode())
 
-    print_result(report, lines, as_json=as_json)
+    shell.print(report, lines)
 
 
 @tasks.command("cancel")
@@ -568,7 +557,7 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
     if not state.over:
         who = f"process {pid}" if pid else "whoever opens the store next"
         stdout().line(f"asked for: {who} has yet to stop {found}")
-        return FAILED
+        return options.FAILED
     if state.status == "cancelled" and asked != "too_late":
         stdout().line(f"cancelled {found}")
         return 0

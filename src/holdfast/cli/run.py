@@ -26,8 +26,8 @@ from holdfast.agent import Agent, parse_answer, team_of
 from holdfast.cli import options, sessions
 from holdfast.cli.agents import AgentReference, choose_reference, record_reference, recorded_reference
 from holdfast.cli.approvals import approval_title, describe_approval, login
-from holdfast.cli.options import DEFAULT_STORE, EXITS, WAITING, CallInvalid, Format, flag, hint, option, require_store
-from holdfast.cli.output import duration, json_text, one_line, print_result, printable, reason_text, stderr, stdout
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, flag, hint, option
+from holdfast.cli.output import duration, json_text, one_line, printable, reason_text, stderr, stdout
 from holdfast.cli.profiles import agent_and_prompt, profile_prices
 from holdfast.cli.sessions import find_session, find_target, last_open_turn, open_waits, view_runtime, wait_label
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, JournalConflict, JournalMissing, UsageError
@@ -95,7 +95,7 @@ async def run(
                     turn = await handle.send(text, key=key, steer=steer, deadline=deadline)
                 pid = _start_detached(store, id, log)
             report = {"session": id, "turn": turn.id, "pid": pid}
-            print_result(report, f"{id}/{turn.id}", as_json=output is not Format.text)
+            options.Answer(as_json=output is not Format.text).print(report, f"{id}/{turn.id}")
             if err.live:
                 watch = hint(store, "logs", "-f", id)
                 err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
@@ -121,7 +121,7 @@ async def _open_session(
     The reference of the agent is recorded for 'resume', unless the session belongs to another agent.
     """
     if session is not None:
-        require_store(path)
+        options.require_store(path)
         if as_id is not None:
             raise CallInvalid("--session continues a session, --as names one exactly: give one of them")
     async with open_store(path) as store:
@@ -514,7 +514,7 @@ class TurnFollower:
         ended = await outcome
         await asyncio.wait({pump}, timeout=5.0)  # for the last events
         self._screen.ended(ended)
-        return FollowResult(EXITS[ended.status])
+        return FollowResult(options.EXITS[ended.status])
 
     async def _pump(self, after: int, run: str | None) -> tuple[str, ...]:
         """Print the events of the turn until it ends; returns the waits of the session if it was parked."""
@@ -540,7 +540,7 @@ class TurnFollower:
         session = self._turn.session
         self._screen.waiting(session, self._turn.id, waits)
         if self._asks and all(sessions.approval_of_wait(name) is not None for name in waits):
-            return FollowResult(WAITING, waits)
+            return FollowResult(options.WAITING, waits)
         for name in waits:
             owner = name.partition("/")[0]
             behind = "" if owner == self._turn.id else f" ({self._turn.id} comes after it)"
@@ -551,7 +551,7 @@ class TurnFollower:
                 what, answer = f"approval of {approval.tool}", hint(self._path, "approve", approval.id)
             self._screen.remark(f"{owner} waits for {what}{behind}; answer with: {answer}")
         self._screen.remark(f"then go on with: {self._hint('resume')}")
-        return FollowResult(WAITING, waits)
+        return FollowResult(options.WAITING, waits)
 
     def _hint(self, command: str, *rest: str) -> str:
         return hint(self._path, command, self._turn.session, *rest)
@@ -627,7 +627,7 @@ class SelfStartedTurns:
                     break
         outcome = await handle.outcome()
         screen.ended(outcome)
-        return FollowResult(EXITS[outcome.status])
+        return FollowResult(options.EXITS[outcome.status])
 
     async def _read(self) -> None:
         try:

@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.cli import options
 from holdfast.cli.agents import choose_reference, recorded_reference
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, flag, option, require_store
-from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, print_result, printable, stdout, table_of
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, Shell, flag, option, require_store
+from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, printable, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
@@ -84,17 +84,16 @@ class SessionLine(msgspec.Struct, frozen=True):
 
 
 async def ps(
+    shell: Shell,
     *,
     every: Annotated[bool, flag("All sessions, also those with nothing to do.", "--all", "-a")] = False,
     tree: Annotated[bool, flag("Sub-agents below the sessions that they work for.", "--tree")] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the sessions that run or wait, last changed first.
 
     'interrupted': it ran, and no process drives it; 'holdfast resume ID' continues it. 'queued': no process has begun.
     """
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         lines = await read_session_lines(runtime.store, every=every)
         for number, line in enumerate(lines if tree else ()):
             with suppress(StoreError):  # a damaged session, or one below it, must not hide the others
@@ -120,7 +119,7 @@ async def ps(
         }
         return table_of(out, rows, columns)
 
-    print_result(lines, table, nothing=nothing, as_json=as_json)
+    shell.print(lines, table, nothing=nothing)
 
 
 async def read_session_lines(store: Store, *, every: bool) -> list[SessionLine]:
@@ -306,13 +305,12 @@ async def fork(
 
 
 async def replay(
+    shell: Shell,
     id: options.TurnId,
     *,
     check: Annotated[bool, flag("Compare what the code would do with the record.", "--check")] = False,
     agent: options.Agent = None,
     yes: options.Yes = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Drive the turns of a session again from its records, without doing anything.
 
@@ -320,20 +318,19 @@ async def replay(
     """
     if not check:
         raise CallInvalid("replay performs nothing and only checks: say so with --check")
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         target = await find_target(runtime.store, id)
-        recorded = await recorded_reference(store, runtime.store, target.line)
+        recorded = await recorded_reference(shell.store, runtime.store, target.line)
         loaded = choose_reference(target.id, agent, recorded, yes=yes).load()
         checks = await check_turns(runtime.store, target.id, loaded)
     if target.turn is not None:
         checks = [found for found in checks if found.turn == target.turn]
         if not checks:
             raise TurnUnknown(target.id, target.turn)
-    print_result(
+    shell.print(
         checks,
         lambda out: (line for found in checks for line in _check_lines(out, found)),
         nothing=f"{target.id} has no turns yet",
-        as_json=as_json,
     )
     return FAILED if any(found.verdict == "divergence" for found in checks) else 0
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, BinaryIO, Final, TypeAlias
 
 import msgspec
 import typer
@@ -350,25 +350,16 @@ async def export_entries(
     """Write entries as JSON, one object to a line, for 'import'."""
     progress, count, damaged = output.ProgressLine("{:,} entries"), 0, list[str]()
     async with _open_memory(store) as opened:
-        if out is None:
-            async for line in _exported_lines(opened, scope, damaged):
-                sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-        else:
-            beside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-            number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(number, "wb") as file:
-                    async for line in _exported_lines(opened, scope, damaged):
-                        file.write(line)
-                        count += 1
+        scopes = [found.scope for found in await opened.memory_scopes()] if scope is None else [scope]
+        with _open_export(out) as file:
+            for name in scopes:
+                here: list[str] = []
+                async for entry in Memory(opened, name).entries(damaged=here.append):
+                    file.write(printable(output.json_text(entry)).encode() + b"\n")
+                    count += 1
+                    if out is not None:
                         progress.show(count)
-                    file.flush()
-                    os.fsync(number)
-                beside.replace(out)
-            except BaseException:
-                beside.unlink(missing_ok=True)
-                raise
+                damaged += [f"the memory {key!r} of {name!r}" for key in here]
     if out is not None:
         progress.clear()
         stderr().line(f"{count:,} entries")
@@ -377,13 +368,24 @@ async def export_entries(
     return options.FAILED if damaged else 0
 
 
-async def _exported_lines(store: Store, scope: str | None, damaged: list[str]) -> AsyncGenerator[bytes]:
-    scopes = [found.scope for found in await store.memory_scopes()] if scope is None else [scope]
-    for name in scopes:
-        here: list[str] = []
-        async for entry in Memory(store, name).entries(damaged=here.append):
-            yield printable(output.json_text(entry)).encode() + b"\n"
-        damaged += [f"the memory {key!r} of {name!r}" for key in here]
+@contextmanager
+def _open_export(out: Path | None) -> Generator[BinaryIO]:
+    """Standard output, or a file that appears complete or not at all."""
+    if out is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    beside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(number)
+        beside.replace(out)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 @memory.command("import")

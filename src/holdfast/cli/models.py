@@ -243,9 +243,8 @@ def _tool_check(asked: ProbeAnswer | None) -> ModelCheck:
 
 
 def _report_lines(out: Terminal, report: ModelReport) -> list[str]:
-    rows = [[check.name, check.state, one_line(check.detail, 300)] for check in report.checks]
-    painted = [[row[0], out.status(row[1]), row[2]] for row in rows]
-    lines = [out.paint(report.model, "bold"), *table(rows, painted)]
+    rows = [[check.name, out.status(check.state), one_line(check.detail, 300)] for check in report.checks]
+    lines = [out.paint(report.model, "bold"), *table(rows)]
     if report.text:
         lines.append(f"it said: {one_line(report.text, 200)}")
     if report.cost is not None:

@@ -26,6 +26,7 @@ Columns: TypeAlias = "Mapping[str, Callable[[T], str]]"
 """The columns of a table: the text of a cell by heading."""
 Style = Literal["bold", "dim", "red", "green", "yellow", "cyan"]
 _CODES: Final[dict[Style, str]] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_STYLED: Final = re.compile(r"\x1b\[[\d;]+m")
 _STATUSES: Final[dict[str, Style]] = {
     **dict.fromkeys(("completed", "ok"), "green"),
     **dict.fromkeys(("running",), "cyan"),
@@ -118,22 +119,23 @@ def table_of(
     painted: Container[str] = ("STATUS", "STATE"),
 ) -> list[str]:
     """A table below bold headings. The cells of the `painted` columns are painted, by default as statuses."""
-    rows = [[cell(one) for cell in columns.values()] for one in found]
-    shown = [
-        [(paint or out.status)(cell) if name in painted else cell for name, cell in zip(columns, row, strict=True)]
-        for row in rows
+    rows = [
+        [(paint or out.status if name in painted else str)(cell(one)) for name, cell in columns.items()]
+        for one in found
     ]
-    return table([list(columns), *rows], [[out.paint(name, "bold") for name in columns], *shown])
+    return table([[out.paint(name, "bold") for name in columns], *rows])
 
 
-def table(rows: list[list[str]], painted: list[list[str]]) -> list[str]:
-    """Align columns by the plain text of the cells, and return lines with their painted form."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines: list[str] = []
-    for row, shown in zip(rows, painted, strict=True):
-        cells = [show + " " * (width - len(cell)) for cell, show, width in zip(row, shown, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def table(rows: list[list[str]]) -> list[str]:
+    """Align columns by the text of the cells without its styles."""
+    lengths = [[len(_STYLED.sub("", cell)) for cell in row] for row in rows]
+    widths = [max(column) for column in zip(*lengths, strict=True)]
+    return [
+        "  ".join(
+            cell + " " * (width - length) for cell, width, length in zip(row, widths, taken, strict=True)
+        ).rstrip()
+        for row, taken in zip(rows, lengths, strict=True)
+    ]
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

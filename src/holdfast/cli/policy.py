@@ -100,8 +100,8 @@ def _decision_lines(out: Terminal, checked: CheckedCall) -> list[str]:
     rows = [[name, one_line(text, 1_000)] for name, text in texts.items()]
     if decision.expires_ms is not None:
         rows.append(["open", f"{duration(decision.expires_ms)}, then it is denied"])
-    verdict = out.paint(decision.verdict, "bold", _STYLES[decision.verdict])
-    return table(rows, [[verdict, rows[0][1]], *rows[1:]])
+    rows[0][0] = out.paint(decision.verdict, "bold", _STYLES[decision.verdict])
+    return table(rows)
 
 
 # ---- policy show -----------------------------------------------------------------------------------------------------

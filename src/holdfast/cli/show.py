@@ -360,15 +360,18 @@ def _turn_lines(out: Terminal, turn: TurnTimeline, line: sessions.SessionLine) -
     if turn.ended is not None:
         parts.append(duration(max(turn.ended - turn.begun, 0)))
     yield ", ".join(parts)
-    rows, painted = list[list[str]](), list[list[str]]()
-    for step in turn.steps:
-        took = duration(step.ms) if step.ms or step.kind in {"model", "tool"} else ""
-        seq, what, subject = f"{step.seq:>4}", f"{'  ' * step.depth}{step.kind}", _subject(step)
-        rest, last = [what, subject, took, _details(step)], [_cause(step), step.by or ""]
-        rows.append([seq, *rest, *last])
-        rest[1] = out.status(step.state, subject)
-        painted.append([out.paint(seq, "dim"), *rest, *(out.paint(cell, "dim") for cell in last)])
-    for step, text in zip(turn.steps, table(rows, painted) if rows else (), strict=True):
+    rows = [
+        [
+            out.paint(f"{step.seq:>4}", "dim"),
+            f"{'  ' * step.depth}{step.kind}",
+            out.status(step.state, _subject(step)),
+            duration(step.ms) if step.ms or step.kind in {"model", "tool"} else "",
+            _details(step),
+            *(out.paint(cell, "dim") for cell in (_cause(step), step.by or "")),
+        ]
+        for step in turn.steps
+    ]
+    for step, text in zip(turn.steps, table(rows), strict=True):
         yield f"  {text}"
         yield from (f"         {output.diff_line(out, change)}" for change in step.changes)
     if turn.status is None:

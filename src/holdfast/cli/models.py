@@ -217,15 +217,11 @@ def _connection_checks(asked: ProbeAnswer) -> list[ModelCheck]:
 def _reply_checks(asked: ProbeAnswer) -> list[ModelCheck]:
     if asked.reply is None:
         return [ModelCheck("stream", "skipped"), ModelCheck("usage", "skipped")]
-    usage = asked.reply.usage
-    return [
-        ModelCheck("stream", "ok", f"{asked.chunks:,} pieces")
-        if asked.chunks
-        else ModelCheck("stream", "failed", "the answer came in one piece"),
-        ModelCheck("usage", "ok", f"{usage.total - usage.output:,} tokens in, {usage.output:,} out")
-        if usage.total
-        else ModelCheck("usage", "failed", "the provider did not say how many tokens it took"),
-    ]
+    usage, chunks = asked.reply.usage, asked.chunks
+    streamed = ("ok", f"{chunks:,} pieces") if chunks else ("failed", "the answer came in one piece")
+    tokens = f"{usage.total - usage.output:,} tokens in, {usage.output:,} out"
+    counted = ("ok", tokens) if usage.total else ("failed", "the provider did not say how many tokens it took")
+    return [ModelCheck("stream", *streamed), ModelCheck("usage", *counted)]
 
 
 def _tool_check(asked: ProbeAnswer | None) -> ModelCheck:

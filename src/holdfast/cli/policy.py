@@ -16,7 +16,6 @@ from holdfast.cli.output import Terminal, duration, json_text, one_line, stdout,
 from holdfast.cli.sessions import edit_runtime, read_pages, view_runtime
 from holdfast.policy.rules import Decision, ListedRule, Policy, Rule, Taint, Verdict, decide
 from holdfast.policy.rules import list_rules as tried
-from holdfast.store import Store
 from holdfast.store.waits import EVERY_AGENT, StoredRule
 from holdfast.tools import Complaint
 
@@ -32,14 +31,6 @@ PolicyOption: TypeAlias = Annotated[
 
 
 # ---- policy check ----------------------------------------------------------------------------------------------------
-
-
-class CheckedCall(msgspec.Struct, frozen=True):
-    """A call, and the decision about it."""
-
-    tool: str
-    args: dict[str, Any]
-    decision: Decision
 
 
 @policy.command()
@@ -65,8 +56,9 @@ def check(
         raise CallInvalid(f"--taint is untrusted, private, or untrusted,private; not {taint!r}")
     subject = prepare(loaded).subject(tool, args)
     decision = decide(_policy_of(loaded, file), subject, Taint("untrusted" in kinds, "private" in kinds))
-    checked = CheckedCall(tool, dict(subject.args), decision)
-    answer.print(checked, lambda out: _decision_lines(out, checked))
+    args = dict(subject.args)
+    report = {"tool": tool, "args": args, "decision": decision}
+    answer.print(report, lambda out: _decision_lines(out, f"{tool} {json_text(args)}", decision))
     exits: dict[Verdict, int] = {"allow": 0, "ask": options.WAITING, "deny": DENIED}
     return exits[decision.verdict]
 
@@ -94,9 +86,8 @@ def _parse_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
     return tool.name, found
 
 
-def _decision_lines(out: Terminal, checked: CheckedCall) -> list[str]:
-    decision = checked.decision
-    texts = {decision.verdict: f"{checked.tool} {json_text(checked.args)}", "rule": decision.rule, "why": decision.why}
+def _decision_lines(out: Terminal, call: str, decision: Decision) -> list[str]:
+    texts = {decision.verdict: call, "rule": decision.rule, "why": decision.why}
     rows = [[name, one_line(text, 1_000)] for name, text in texts.items()]
     if decision.expires_ms is not None:
         rows.append(["open", f"{duration(decision.expires_ms)}, then it is denied"])
@@ -216,7 +207,13 @@ async def rm(
 
 async def _print_rules(shell: Shell, agent: str | None, *, every: bool) -> None:
     async with view_runtime(shell.store) as runtime:
-        found = await _read_rules(runtime.store, agent, every=every)
+        store = runtime.store
+        if agent is not None and not every:
+            found = await store.rules(agent)
+        else:  # in the order in which they were stored
+            rules = [rule async for rule in read_pages(lambda last: store.rule_history(before=last, limit=_PAGE))]
+            whose = {rule.agent for rule in rules} if agent is None else {agent, EVERY_AGENT}
+            found = [rule for rule in rules[::-1] if (every or rule.removed_at is None) and rule.agent in whose]
 
     def since(rule: StoredRule) -> str:
         removed = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
@@ -231,15 +228,3 @@ async def _print_rules(shell: Shell, agent: str | None, *, every: bool) -> None:
     }
     nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
     shell.print_table(found, columns, nothing=nothing)
-
-
-async def _read_rules(store: Store, agent: str | None, *, every: bool) -> list[StoredRule]:
-    """Rules in the order in which they were stored."""
-    if agent is not None and not every:
-        return await store.rules(agent)
-    found = [rule async for rule in read_pages(lambda last: store.rule_history(before=last, limit=_PAGE))]
-    return [
-        rule
-        for rule in reversed(found)
-        if (every or rule.removed_at is None) and (agent is None or rule.agent in {agent, EVERY_AGENT})
-    ]

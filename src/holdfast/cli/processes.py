@@ -415,18 +415,6 @@ class TaskLine(msgspec.Struct, frozen=True):
     """The operating system process that runs it."""
 
 
-class TaskReport(msgspec.Struct, frozen=True):
-    """One task with its arguments and its result."""
-
-    task: TaskLine
-    arguments: dict[str, Any]
-    turn: str | None
-    reports: int
-    starts: int
-    waits: tuple[str, ...]
-    result: msgspec.Raw | None = None
-
-
 @tasks.listing()
 async def list_tasks(
     shell: Shell,
@@ -449,7 +437,15 @@ async def list_tasks(
         check_choice("task status", status, get_args(TaskStatus))
     async with view_runtime(shell.store) as runtime:
         journal = None if session is None else (await find_session(runtime.store, session)).id
-        lines = await _read_task_lines(runtime, journal, cast("TaskStatus | None", status), limit)
+        wanted, pids = cast("TaskStatus | None", status), await read_drivers(runtime.store)
+        lines: list[TaskLine] = []
+        async for task in read_pages(
+            lambda last: runtime.tasks.list(session=journal, status=wanted, before=last, limit=max(limit, 50))
+        ):
+            if task.quarantine is None:  # `doctor` names damaged journals
+                lines.append(_task_line(await glance_process(runtime.store, task.id), pids.get(task.id)))
+            if len(lines) == limit:
+                break
     columns: output.Columns[TaskLine] = {
         "TASK": lambda line: line.id,
         "TOOL": lambda line: one_line(line.tool or "-", 32),
@@ -461,21 +457,6 @@ async def list_tasks(
         ),
     }
     shell.print_table(lines, columns, nothing="no tasks")
-
-
-async def _read_task_lines(
-    runtime: Runtime, session: str | None, status: TaskStatus | None, limit: int
-) -> list[TaskLine]:
-    pids = await read_drivers(runtime.store)
-    found: list[TaskLine] = []
-    async for journal in read_pages(
-        lambda last: runtime.tasks.list(session=session, status=status, before=last, limit=max(limit, 50))
-    ):
-        if journal.quarantine is None:  # `doctor` names damaged journals
-            found.append(_task_line(await glance_process(runtime.store, journal.id), pids.get(journal.id)))
-        if len(found) == limit:
-            break
-    return found
 
 
 def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
@@ -505,15 +486,9 @@ async def show_task(shell: Shell, id: TaskArgument) -> None:
         result = await runtime.tasks.result(state)
         line = _task_line(state, (await read_drivers(runtime.store)).get(found))
     call = state.call
-    report = TaskReport(
-        task=line,
-        arguments={} if call is None else call.arguments,
-        turn=None if call is None else call.turn,
-        reports=state.reports,
-        starts=state.starts,
-        waits=state.waits,
-        result=None if result is None else msgspec.Raw(result),
-    )
+    arguments, turn = ({}, None) if call is None else (call.arguments, call.turn)
+    report = {"task": line, "arguments": arguments, "turn": turn, "reports": state.reports, "starts": state.starts}
+    report |= {"waits": state.waits, "result": None if result is None else msgspec.Raw(result)}
 
     def lines(out: Terminal) -> Iterator[str]:
         parts = [out.paint(line.id, "bold"), one_line(line.tool or "-", 64), out.status(line.status)]
@@ -524,8 +499,8 @@ async def show_task(shell: Shell, id: TaskArgument) -> None:
         if state.started is not None:
             parts.append(duration(max((state.ended or wall_time()) - state.started, 0)))
         yield ", ".join(parts)
-        yield f"  session   {one_line(line.session or '-', 100)}{f'/{report.turn}' if report.turn else ''}"
-        yield f"  arguments {one_line(json_text(report.arguments), 400)}"
+        yield f"  session   {one_line(line.session or '-', 100)}{f'/{turn}' if turn else ''}"
+        yield f"  arguments {one_line(json_text(arguments), 400)}"
         if state.starts > 1:
             yield f"  begun     {state.starts} times"
         if state.progress is not None:
@@ -561,9 +536,8 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
     if state.status == "cancelled" and asked != "too_late":
         stdout().line(f"cancelled {found}")
         return 0
-    error = state.error
-    parts = () if error is None else (part for part in (error.kind, error.message) if part not in {"", state.status})
-    return _too_late(found, ": ".join((state.status, *(one_line(part, 200) for part in parts))))
+    reasons = () if state.error is None else (one_line(text, 200) for text in (state.error.kind, state.error.message))
+    return _too_late(found, output.reason_text(state.status, state.status, *reasons))
 
 
 async def find_task(store: Store, given: str) -> str:

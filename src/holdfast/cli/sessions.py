@@ -94,7 +94,14 @@ async def ps(
     'interrupted': it ran, and no process drives it; 'holdfast resume ID' continues it. 'queued': no process has begun.
     """
     async with view_runtime(shell.store) as runtime:
-        lines = await read_session_lines(runtime.store, every=every)
+        drivers = await read_drivers(runtime.store)
+        found = [line async for line in read_journals(runtime.store, kind="session")]
+        lines = [
+            await read_session_line(runtime.store, line, drivers)
+            for line in found
+            if every or line.id in drivers or line.status in _ACTIVE or line.quarantine is not None
+        ]
+        lines = [line for line in lines if every or line.status in _ACTIVE]
         for number, line in enumerate(lines if tree else ()):
             with suppress(StoreError):  # a damaged session, or one below it, must not hide the others
                 total = (await runtime.children.whole(await runtime.store.journal(line.id))).total
@@ -120,18 +127,6 @@ async def ps(
         return table_of(out, rows, columns)
 
     shell.print(lines, table, nothing=nothing)
-
-
-async def read_session_lines(store: Store, *, every: bool) -> list[SessionLine]:
-    """Read all sessions, or those that run or wait."""
-    drivers = await read_drivers(store)
-    found = [line async for line in read_journals(store, kind="session")]
-    lines = [
-        await read_session_line(store, line, drivers)
-        for line in found
-        if every or line.id in drivers or line.status in _ACTIVE or line.quarantine is not None
-    ]
-    return lines if every else [line for line in lines if line.status in _ACTIVE]
 
 
 async def read_session_line(store: Store, line: Journal, drivers: dict[str, int | None] | None = None) -> SessionLine:

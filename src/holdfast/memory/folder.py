@@ -17,10 +17,12 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.filelocks import lock_file
 from holdfast.memory import decisions
 from holdfast.memory.decisions import SUFFIX, EntryPlace, FileDigests, MirrorBase, StrayFile, digest_of, file_name_of
 from holdfast.toolkits.files import workspace
@@ -34,15 +36,13 @@ if TYPE_CHECKING:
 
 _EXCHANGE: Final = 2
 _UNSUPPORTED: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
-_LIBC: Final[list[ctypes.CDLL]] = []
+_libc: Final = cache(lambda: ctypes.CDLL(None, use_errno=True))
 
 
 def exchange_names(below: int, one: bytes, other: bytes) -> bool:
     """Swap two files; False if unsupported here. `FileNotFoundError` if one is missing."""
-    if not _LIBC:
-        _LIBC.append(ctypes.CDLL(None, use_errno=True))
     try:
-        call = _LIBC[0].renameat2
+        call = _libc().renameat2
     except AttributeError:
         return False
     if call(below, ctypes.c_char_p(one), below, ctypes.c_char_p(other), ctypes.c_uint(_EXCHANGE)) == 0:
@@ -56,10 +56,8 @@ def exchange_names(below: int, one: bytes, other: bytes) -> bool:
 MAX_ENTRIES: Final = 200_000
 """Most names in the folder."""
 _PATIENCE: Final = 5.0
-_PAUSE: Final = 0.01
 _RACY_NS: Final = 2_000_000_000
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_NO_LOCKS: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_COMPARED: Final = 2**20
 _ADVICE: Final = "it is too large for an entry of memory"
@@ -111,27 +109,16 @@ class MirrorFolder:
         except (OSError, InvalidArgument) as error:
             raise decisions.MirrorUnavailable(str(path), str(error)) from error
         try:
-            self._lock()
-        except BaseException:
+            if not lock_file(self._workspace.root, _PATIENCE, optional=True):
+                raise decisions.MirrorBusy(str(path))
+        except BaseException as error:
             self._workspace.close()
+            if isinstance(error, OSError):
+                raise decisions.MirrorUnavailable(str(path), str(error)) from error
             raise
 
     def close(self) -> None:
         self._workspace.close()
-
-    def _lock(self) -> None:
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                return fcntl.flock(self._workspace.root, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise decisions.MirrorBusy(str(self.path)) from None
-                time.sleep(_PAUSE)
-            except OSError as error:
-                if error.errno in _NO_LOCKS:
-                    return None
-                raise decisions.MirrorUnavailable(str(self.path), str(error)) from error
 
     def bases(self, store: str) -> dict[EntryPlace, MirrorBase] | None:
         """The last mirrored state; None if it is unknown."""

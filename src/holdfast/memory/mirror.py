@@ -181,7 +181,10 @@ class MirrorSync:
                 case decisions.TakeFile(expected):
                     await self._take(place, expected, found.files[place])
                 case decisions.DropEntry(expected):
-                    await self._drop(place, expected)
+                    await self._store.memory_delete(*place, expected=expected, by=AUTHOR)
+                    crash_point("mirror.dropped")
+                    del self._entries[place], self._bases[place]
+                    self._paths["dropped"].append(entry_path(place))
                 case decisions.KeepBoth():
                     await self._keep_both(place, decision, found.files[place])
                 case decisions.KeepBase(base):
@@ -201,12 +204,6 @@ class MirrorSync:
             self._bases.pop(place, None)
         else:
             self._bases[place] = base
-
-    async def _drop(self, place: EntryPlace, expected: int) -> None:
-        await self._store.memory_delete(*place, expected=expected, by=AUTHOR)
-        crash_point("mirror.dropped")
-        del self._entries[place], self._bases[place]
-        self._paths["dropped"].append(entry_path(place))
 
     async def _take(self, place: EntryPlace, expected: int, file: FileDigests) -> None:
         text = await self._text(place, file)
@@ -432,7 +429,10 @@ class Mirror:
             reports: list[decisions.MirrorReport] = []
             while len(reports) < _ROUNDS and (not reports or reports[-1].again):
                 reports.append(await self._sync_once())
-            self.report = _merge_reports(reports)
+            changes = {
+                kind: tuple(dict.fromkeys(path for each in reports for path in getattr(each, kind))) for kind in _PATHS
+            }
+            self.report = msgspec.structs.replace(reports[-1], **changes)
             return self.report
 
     async def _sync_once(self) -> decisions.MirrorReport:
@@ -517,9 +517,3 @@ class Mirror:
             for one in sorted(refused - self._logged, key=lambda one: one.path):  # once for each reason
                 _log.warning("%s in %s is left alone: %s", one.path, self.folder, one.reason)
             self._logged = refused
-
-
-def _merge_reports(reports: list[decisions.MirrorReport]) -> decisions.MirrorReport:
-    """All changes, and the files that are still refused."""
-    paths = {kind: tuple(dict.fromkeys(path for one in reports for path in getattr(one, kind))) for kind in _PATHS}
-    return msgspec.structs.replace(reports[-1], **paths)

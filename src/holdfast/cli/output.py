@@ -188,12 +188,10 @@ def duration(ms: float) -> str:
         return f"{ms:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    for size, unit, below, part in ((3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= size:
-            if seconds >= 48 * 3600:
-                return f"{seconds / 86_400:.0f} d"
-            return f"{seconds // size:.0f} {unit} {seconds % size // below:.0f} {part}"
-    return f"{seconds:.0f} s"
+    if seconds >= 48 * 3600:
+        return f"{seconds / 86_400:.0f} d"
+    size, unit, below, part = (3600, "h", 60, "m") if seconds >= 3600 else (60, "m", 1, "s")
+    return f"{seconds // size:.0f} {unit} {seconds % size // below:.0f} {part}"
 
 
 def ago(at: int) -> str:

@@ -16,7 +16,7 @@ from holdfast.cli import options, output, sessions
 from holdfast.cli.agents import AgentNotFound, load_module
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
 from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout
-from holdfast.cli.sessions import edit_runtime, find_session, match_beginning, read_drivers, read_pages, view_runtime
+from holdfast.cli.sessions import edit_runtime, read_drivers, read_pages, view_runtime
 from holdfast.clock import wall_time
 from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
@@ -262,7 +262,7 @@ async def signal(
         answer = await runtime.signal(found, name, payload, key=key)
         line = await runtime.processes.line(found)
     if answer == "too_late":
-        return _too_late(found, line.status)
+        return sessions.print_end(found, "", line.status, in_time=False)
     stdout().line(f"{answer.replace('_', ' ')} {name!r} to {found}")
     return 0
 
@@ -308,15 +308,7 @@ async def _settle(runtime: Runtime, id: str, wanted: str, *, in_time: bool) -> i
     if line.status in _UNDER_WAY:
         stdout().line(f"asked for: {id} is {line.status}; whoever runs it has yet to see to it")
         return options.FAILED
-    if line.status != wanted or not in_time:
-        return _too_late(id, line.status)
-    stdout().line(f"{wanted} {id}")
-    return 0
-
-
-def _too_late(id: str, status: str) -> int:
-    stdout().line(f"too late: {id} had ended ({status})")
-    return options.FAILED
+    return sessions.print_end(id, wanted, line.status, in_time=in_time)
 
 
 async def _wait_until_over(store: Store, read: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]) -> T:
@@ -348,7 +340,7 @@ async def transfer(
             await runtime.processes.settle(process_journal(found))
         line = await runtime.processes.line(found)
     if asked == "too_late":
-        return _too_late(found, line.status)
+        return sessions.print_end(found, "", line.status, in_time=False)
     stdout().line(f"{found} works for {one_line(session, 160)}")
     return 0
 
@@ -384,7 +376,7 @@ async def find_process(store: Store, given: str) -> str:
     except JournalMissing:
         pass
     ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=PROCESS_ROLE)]
-    found = match_beginning(ids, given)
+    found = sessions.match_beginning(ids, given)
     if found is None:
         raise ProcessUnknown(given)
     return found
@@ -436,7 +428,7 @@ async def list_tasks(
     if status is not None:
         check_choice("task status", status, get_args(TaskStatus))
     async with view_runtime(shell.store) as runtime:
-        journal = None if session is None else (await find_session(runtime.store, session)).id
+        journal = None if session is None else (await sessions.find_session(runtime.store, session)).id
         wanted, pids = cast("TaskStatus | None", status), await read_drivers(runtime.store)
         lines: list[TaskLine] = []
         async for task in read_pages(
@@ -533,11 +525,8 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
         who = f"process {pid}" if pid else "whoever opens the store next"
         stdout().line(f"asked for: {who} has yet to stop {found}")
         return options.FAILED
-    if state.status == "cancelled" and asked != "too_late":
-        stdout().line(f"cancelled {found}")
-        return 0
     reasons = () if state.error is None else (one_line(text, 200) for text in (state.error.kind, state.error.message))
-    return _too_late(found, output.reason_text(state.status, state.status, *reasons))
+    return sessions.print_end(found, "cancelled", state.status, *reasons, in_time=asked != "too_late")
 
 
 async def find_task(store: Store, given: str) -> str:
@@ -549,7 +538,7 @@ async def find_task(store: Store, given: str) -> str:
         except JournalMissing:
             continue
     ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=TASK_ROLE)]
-    found = match_beginning(ids, given, f"task-{given}")
+    found = sessions.match_beginning(ids, given, f"task-{given}")
     if found is None:
         raise TaskUnknown(given)
     return found

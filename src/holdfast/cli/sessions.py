@@ -15,7 +15,7 @@ import msgspec
 from holdfast.cli import options
 from holdfast.cli.agents import choose_reference, recorded_reference
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, Shell, flag, option, require_store
-from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, printable, stdout, table_of
+from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, printable, reason_text, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
@@ -239,10 +239,15 @@ async def cancel(id: options.TurnId, *, reason: options.Reason = "", store: opti
             who = f"process {line.pid}" if line.pid else "whoever opens the store next"
             out.line(f"asked for: {who} has yet to stop {target.id}/{name}")
             return FAILED
-    if outcome.status == "cancelled" and asked != "too_late":
-        out.line(f"cancelled {target.id}/{outcome.turn}")
+    return print_end(f"{target.id}/{outcome.turn}", "cancelled", outcome.status, in_time=asked != "too_late")
+
+
+def print_end(id: str, wanted: str, status: str, *reasons: str, in_time: bool = True) -> int:
+    """Print whether a request has ended something as wanted, or was too late; returns the exit code."""
+    if in_time and status == wanted:
+        stdout().line(f"{wanted} {id}")
         return 0
-    out.line(f"too late: {target.id}/{outcome.turn} had ended ({outcome.status})")
+    stdout().line(f"too late: {id} had ended ({reason_text(status, status, *reasons)})")
     return FAILED
 
 

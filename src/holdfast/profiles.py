@@ -389,12 +389,10 @@ FOLDER_VARIABLE: Final = "HOLDFAST_PROFILES"
 """Environment variable that names another folder."""
 _SUFFIX: Final = ".json"
 _DEFAULT: Final = ".default"  # no profile can be called so: names do not begin with a dot
-_LOCK: Final = ".lock"
 _NEW_PREFIX: Final = ".new-"
 _MAX_BYTES: Final = 256 * 1024
 _MAX_NAME: Final = 200
 """Longest name, in bytes, as file systems count."""
-_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _PATIENCE: Final = 5.0
 
 
@@ -513,7 +511,7 @@ class Profiles:
                 parent.mkdir(mode=0o700)
             _sync(parent.parent)
         self._trust_folder()
-        lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if not lock_file(lock, _PATIENCE):
                 raise ProfilesBusy(self.folder)
@@ -565,7 +563,7 @@ def _read(path: Path, name: str) -> bytes | None:
 def _check_owner(path: Path, found: os.stat_result, remedy: str) -> None:
     if found.st_uid not in {os.geteuid(), 0}:
         raise ProfilesUnsafe(path, "it belongs to another user", f"name a folder of your own with {FOLDER_VARIABLE}")
-    if found.st_mode & _OTHERS:
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ProfilesUnsafe(path, "others may write to it", f"{remedy} makes it yours alone")
 
 

@@ -68,17 +68,16 @@ class CommandGroup(typer.Typer):
 
 def _declare(register: Callable[[Callable[..., None]], object], function: Function, *, alone: bool = False) -> Function:
     signature = inspect.signature(function, eval_str=True)
-    bundles: dict[str, Callable[..., Answer]] = {
-        name: each.annotation for name, each in signature.parameters.items() if each.annotation in {Answer, Shell}
-    }
-    fields = {name: inspect.signature(bundle, eval_str=True).parameters for name, bundle in bundles.items()}
+    parameters = list(signature.parameters.values())
+    bundle = next((each for each in parameters if each.annotation in {Answer, Shell}), None)
+    fields = {} if bundle is None else dict(inspect.signature(bundle.annotation, eval_str=True).parameters)
 
     @wraps(function)
     def run(**options: Any) -> None:
         if alone and options.pop("_context").invoked_subcommand is not None:
             return
-        for name, bundle in bundles.items():
-            options[name] = bundle(**{field: options.pop(field) for field in fields[name]})
+        if bundle is not None:
+            options[bundle.name] = bundle.annotation(**{field: options.pop(field) for field in fields})
         try:
             code = function(**options)
             if inspect.iscoroutine(code):
@@ -95,12 +94,10 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
         if code:
             raise typer.Exit(code)
 
-    parameters = [each for name, each in signature.parameters.items() if name not in bundles]
-    parameters += [each for found in fields.values() for each in found.values()]
+    parameters = [*(each for each in parameters if each is not bundle), *fields.values()]
     if alone:
-        context = inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        parameters.append(context)
-    run.__dict__["__signature__"] = signature.replace(parameters=parameters)
+        parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+    run.__dict__["__signature__"] = signature.replace(parameters=parameters)  # typer reads the options from it
     register(run)
     return function
 

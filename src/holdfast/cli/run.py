@@ -642,10 +642,10 @@ def chat(
     /history shows the conversation, /quit leaves; Ctrl-C stops an answer. Lines may also come through a pipe.
     """
     _silence_logs()
-    reference = AgentReference.parse(agent)
-    talk = ChatSession(store, reference, reference.load())
+    reference, stack = AgentReference.parse(agent), AsyncExitStack()
+    opening = _open_chat(store, reference, reference.load(), session, as_id)
     with asyncio.Runner() as runner:
-        runner.run(talk.begin(session, as_id))
+        talk = runner.run(stack.enter_async_context(opening))
         try:
             _announce(talk.session, "/help")
             if not runner.run(talk.go_on()):
@@ -654,39 +654,36 @@ def chat(
                 if not _handle_line(runner, talk, line):
                     break
         finally:
-            runner.run(talk.stack.aclose())
+            runner.run(stack.aclose())
     return 0 if sys.stdin.isatty() else talk.code
+
+
+@asynccontextmanager
+async def _open_chat(
+    path: Path, reference: AgentReference, agent: Agent, session: str | None, as_id: str | None
+) -> AsyncGenerator[ChatSession]:
+    async with _open_session(path, session, as_id, agent, reference) as (store, id):
+        runtime = Runtime(store, [agent], only=id, own_prices=profile_prices(), inline_budget=LIVE)
+        head = await _head(store, id)  # before anything is done
+        async with runtime:
+            yield ChatSession(path, agent, runtime, id, head)
 
 
 class ChatSession:
     """One conversation. The event loop runs only during an answer, so that the person can edit lines in between."""
 
-    def __init__(self, path: Path, reference: AgentReference, agent: Agent) -> None:
+    def __init__(self, path: Path, agent: Agent, runtime: Runtime, session: str, head: int) -> None:
         self._path = path
-        self._reference = reference
         self._agent = agent
-        self.stack = AsyncExitStack()
-        self._runtime: Runtime
-        self._others: SelfStartedTurns
+        self._runtime = runtime
+        self._others = SelfStartedTurns(runtime, session, path, head)
         self._asks = sys.stdin.isatty() and sys.stdout.isatty()
         """True if a person can answer approvals at this terminal."""
         self._waiting: tuple[Turn, int] | None = None
         """The turn that waits, and the record behind which it continues."""
-        self.session = ""
+        self.session = session
         self.code = 0
         """The exit code of the last turn."""
-
-    async def begin(self, session: str | None, as_id: str | None) -> None:
-        opening = _open_session(self._path, session, as_id, self._agent, self._reference)
-        store, self.session = await self.stack.enter_async_context(opening)
-        try:
-            runtime = Runtime(store, [self._agent], only=self.session, own_prices=profile_prices(), inline_budget=LIVE)
-            head = await _head(store, self.session)  # before anything is done
-            self._runtime = await self.stack.enter_async_context(runtime)
-            self._others = SelfStartedTurns(runtime, self.session, self._path, head)
-        except BaseException:
-            await self.stack.aclose()
-            raise
 
     async def say(self, text: str) -> bool:
         """Send one input, and print its turn; False if a signal ends the chat."""

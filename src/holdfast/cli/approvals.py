@@ -11,7 +11,7 @@ import os
 import pwd
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -426,7 +426,7 @@ async def inbox(
     async with view_runtime(shell.store) as runtime:
         opened = runtime.store
         items = [_approval_item(found, shell.store) for found in await runtime.approvals()]
-        items += [item async for item in _wait_items(opened, shell.store)]
+        items += await _wait_items(opened, shell.store)
         unsound = await opened.examine(lambda reader: [rule.id for rule, sound in reader.rules.raw() if not sound])
         given_up = await read_notifications(opened, None, "dead", 1_000)
         items += [await _notification_item(opened, found, shell.store) for found in given_up]
@@ -460,19 +460,18 @@ def _approval_item(found: Approval, path: Path) -> InboxItem:
     return msgspec.structs.replace(item, deny=deny, approval=found)
 
 
-async def _wait_items(store: Store, path: Path) -> AsyncIterator[InboxItem]:
+async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
+    items: list[InboxItem] = []
     for kind in ("session", "process"):  # processes: background calls and durable functions
         async for line in sessions.read_journals(store, kind=kind, status="waiting"):
             try:
                 if line.quarantine is not None:
                     raise JournalQuarantined(line.id, line.quarantine)
                 read = _process_waits if is_process_journal(line.id) else _tool_waits
-                items = await read(store, line, path)
+                items += await read(store, line, path)
             except HoldfastError as error:  # a damaged journal must not hide the others
                 stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
-                continue
-            for item in items:
-                yield item
+    return items
 
 
 async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:

@@ -256,10 +256,8 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
             taken.add(entry.key)
         beside = conflict_key(key, version, digest_of(text.encode()), taken)
         await handle.put(beside, text, expected=0)
-    return (
-        f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}",
-        options.FAILED,
-    )
+    message = f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}"
+    return message, options.FAILED
 
 
 # ---- editing a text in $VISUAL or $EDITOR ---------------------------------------------------------------------------
@@ -280,8 +278,12 @@ class Draft:
 
         With `may_fail` an editor may fail if it left the text unchanged.
         """
-        with _without_interrupts():
+        # Leave Ctrl-C to the editor. It would inherit SIG_IGN, but does not inherit a handler.
+        before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+        try:
             code = subprocess.run([*self._editor, str(self.file)], check=False).returncode  # noqa: S603  their own editor
+        finally:
+            signal.signal(signal.SIGINT, before)
         try:
             text = self.file.read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -308,16 +310,6 @@ def editor_command() -> list[str]:
     if not command or shutil.which(command[0]) is None:
         raise CallInvalid(f"there is no editor {given!r}; set $EDITOR to one")
     return command
-
-
-@contextmanager
-def _without_interrupts() -> Generator[None]:
-    """Leave Ctrl-C to the editor. It would inherit SIG_IGN, but does not inherit a handler."""
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 # ---- export and import -----------------------------------------------------------------------------------------------

@@ -326,28 +326,26 @@ def apply_assignments(name: str, profile: Profile, assignments: Sequence[str], f
             raise ProfileInvalid(name, "a change is written field=value, and field= takes it away")
         kind, dot, entry = field.partition(".")
         table = {"price": "prices", "secret": "secrets"}.get(kind.removesuffix("s"))
+        made: Any = value
         if dot and table is not None and entry:
-            _set_field(
-                fields.setdefault(table, {}), entry, _parse_price(name, field, value) if table == "prices" else value
-            )
+            target, key = fields.setdefault(table, {}), entry
+            if value and table == "prices":
+                made = _parse_price(name, field, value)
         elif field in FIELDS:
-            _set_field(fields, field, _parse_value(name, field, value, folder))
+            target, key = fields, field
+            if value:
+                made = _parse_value(name, field, value, folder)
         else:
             _refuse_keys(name, {field: ""})
             raise ProfileInvalid(name, _explain(f"unknown field `{field}`"))
+        if value:
+            target[key] = made
+        else:
+            target.pop(key, None)
     return decode_profile(name, msgspec.json.encode(fields))
 
 
-def _set_field(fields: dict[str, Any], field: str, value: Any) -> None:  # any JSON value
-    if value == "":
-        fields.pop(field, None)
-    else:
-        fields[field] = value
-
-
 def _parse_value(name: str, field: str, value: str, folder: str) -> Any:  # any JSON value
-    if not value:
-        return value
     match field:
         case "deadline":
             return _parse_number(name, field, value)
@@ -364,9 +362,7 @@ def _absolute(path: str, folder: str) -> str:
     return path if path.startswith("~/") else str(PurePath(folder, path))
 
 
-def _parse_price(name: str, field: str, value: str) -> dict[str, float] | str:
-    if not value:
-        return value
+def _parse_price(name: str, field: str, value: str) -> dict[str, float]:
     amounts = [_parse_number(name, field, word) for word in value.split(",")]
     if not 2 <= len(amounts) <= 4:
         raise ProfileInvalid(name, f"{field} is input,output or input,output,cache_read,cache_write")

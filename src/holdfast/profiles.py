@@ -6,13 +6,11 @@ of mode 0600 for each, in a folder of mode 0700, written atomically.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import re
 import secrets
 import stat
-import time
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path, PurePath
@@ -22,6 +20,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidId, UsageError, WorldError
+from holdfast.filelocks import lock_file
 from holdfast.names import check_id, check_name, check_string
 
 if TYPE_CHECKING:
@@ -327,28 +326,26 @@ def apply_assignments(name: str, profile: Profile, assignments: Sequence[str], f
             raise ProfileInvalid(name, "a change is written field=value, and field= takes it away")
         kind, dot, entry = field.partition(".")
         table = {"price": "prices", "secret": "secrets"}.get(kind.removesuffix("s"))
+        made: Any = value
         if dot and table is not None and entry:
-            _set_field(
-                fields.setdefault(table, {}), entry, _parse_price(name, field, value) if table == "prices" else value
-            )
+            target, key = fields.setdefault(table, {}), entry
+            if value and table == "prices":
+                made = _parse_price(name, field, value)
         elif field in FIELDS:
-            _set_field(fields, field, _parse_value(name, field, value, folder))
+            target, key = fields, field
+            if value:
+                made = _parse_value(name, field, value, folder)
         else:
             _refuse_keys(name, {field: ""})
             raise ProfileInvalid(name, _explain(f"unknown field `{field}`"))
+        if value:
+            target[key] = made
+        else:
+            target.pop(key, None)
     return decode_profile(name, msgspec.json.encode(fields))
 
 
-def _set_field(fields: dict[str, Any], field: str, value: Any) -> None:  # any JSON value
-    if value == "":
-        fields.pop(field, None)
-    else:
-        fields[field] = value
-
-
 def _parse_value(name: str, field: str, value: str, folder: str) -> Any:  # any JSON value
-    if not value:
-        return value
     match field:
         case "deadline":
             return _parse_number(name, field, value)
@@ -365,9 +362,7 @@ def _absolute(path: str, folder: str) -> str:
     return path if path.startswith("~/") else str(PurePath(folder, path))
 
 
-def _parse_price(name: str, field: str, value: str) -> dict[str, float] | str:
-    if not value:
-        return value
+def _parse_price(name: str, field: str, value: str) -> dict[str, float]:
     amounts = [_parse_number(name, field, word) for word in value.split(",")]
     if not 2 <= len(amounts) <= 4:
         raise ProfileInvalid(name, f"{field} is input,output or input,output,cache_read,cache_write")
@@ -390,14 +385,11 @@ FOLDER_VARIABLE: Final = "HOLDFAST_PROFILES"
 """Environment variable that names another folder."""
 _SUFFIX: Final = ".json"
 _DEFAULT: Final = ".default"  # no profile can be called so: names do not begin with a dot
-_LOCK: Final = ".lock"
 _NEW_PREFIX: Final = ".new-"
 _MAX_BYTES: Final = 256 * 1024
 _MAX_NAME: Final = 200
 """Longest name, in bytes, as file systems count."""
-_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _PATIENCE: Final = 5.0
-_PAUSE: Final = 0.01
 
 
 def profiles_folder(environ: Mapping[str, str]) -> Path:
@@ -468,8 +460,10 @@ class Profiles:
         path = self._file(name)
         with self._lock():
             data = _read(path, name)
-            if data is None:
-                self._refuse_twin(name)
+            if data is None:  # on some file systems two names that differ only in case are one file
+                twin = next((known for known in self.names() if known.casefold() == name.casefold()), None)
+                if twin is not None:
+                    raise ProfileInvalid(name, f"there is {twin!r}, which differs from it only in case")
             made = check_profile(name, change(None if data is None else decode_profile(name, data)))
             self._write(path, encode_profile(made))
         return made
@@ -501,31 +495,22 @@ class Profiles:
     def _file(self, name: str) -> Path:
         return self.folder / f"{check_profile_name(name)}{_SUFFIX}"
 
-    def _refuse_twin(self, name: str) -> None:
-        # On some file systems two names that differ only in case are one file.
-        twin = next((known for known in self.names() if known.casefold() == name.casefold()), None)
-        if twin is not None:
-            raise ProfileInvalid(name, f"there is {twin!r}, which differs from it only in case")
-
     def _trust_folder(self) -> None:
         with suppress(FileNotFoundError):
             _check_owner(self.folder, self.folder.stat(), "chmod 700")
 
     @contextmanager
     def _lock(self) -> Generator[None]:
-        _make_folder(self.folder)
+        missing = [parent for parent in (self.folder, *self.folder.parents) if not parent.exists()]
+        for parent in reversed(missing):
+            with suppress(FileExistsError):
+                parent.mkdir(mode=0o700)
+            _sync(parent.parent)
         self._trust_folder()
-        lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            end = time.monotonic() + _PATIENCE
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > end:
-                        raise ProfilesBusy(self.folder) from None
-                time.sleep(_PAUSE)
+            if not lock_file(lock, _PATIENCE):
+                raise ProfilesBusy(self.folder)
             for left in self.folder.glob(f"{_NEW_PREFIX}*"):  # of a killed writer; live ones wait for the lock
                 left.unlink(missing_ok=True)
             yield
@@ -574,16 +559,8 @@ def _read(path: Path, name: str) -> bytes | None:
 def _check_owner(path: Path, found: os.stat_result, remedy: str) -> None:
     if found.st_uid not in {os.geteuid(), 0}:
         raise ProfilesUnsafe(path, "it belongs to another user", f"name a folder of your own with {FOLDER_VARIABLE}")
-    if found.st_mode & _OTHERS:
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ProfilesUnsafe(path, "others may write to it", f"{remedy} makes it yours alone")
-
-
-def _make_folder(folder: Path) -> None:
-    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    for parent in reversed(missing):
-        with suppress(FileExistsError):
-            parent.mkdir(mode=0o700)
-        _sync(parent.parent)
 
 
 def _sync(folder: Path) -> None:

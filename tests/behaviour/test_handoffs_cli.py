@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.cli.agents import load_agent
-from holdfast.cli.options import FAILED
+from holdfast.cli.options import FAILED, Shell
 from holdfast.cli.run import resume
 from holdfast.cli.sessions import ps, replay
 from holdfast.cli.show import describe_event, show
@@ -86,7 +86,7 @@ async def test_show_tells_who_had_the_turn_and_why_it_was_handed_over(
     tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await waiting(tmp_path / "s.db", agents)
-    await show("s", store=tmp_path / "s.db")
+    await show(Shell(store=tmp_path / "s.db"), "s")
     shown = capsys.readouterr().out
     assert "desk > billing" in shown
     assert any(
@@ -96,7 +96,7 @@ async def test_show_tells_who_had_the_turn_and_why_it_was_handed_over(
 
 async def test_show_tells_programs_who_spoke(tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]) -> None:
     await waiting(tmp_path / "s.db", agents)
-    await show("s", as_json=True, store=tmp_path / "s.db")
+    await show(Shell(as_json=True, store=tmp_path / "s.db"), "s")
     told = json.loads(capsys.readouterr().out)
     (turn,) = told["turns"]
     assert told["session"]["agent"] == "billing"
@@ -110,7 +110,7 @@ async def test_each_agent_is_checked_in_what_it_did(
     await waiting(tmp_path / "s.db", agents)
     await resume("s", agent=f"{agents}:desk", store=tmp_path / "s.db")
     capsys.readouterr()
-    assert await replay("s", agent=f"{agents}:desk", check=True, as_json=True, store=tmp_path / "s.db") == 0
+    assert await replay(Shell(as_json=True, store=tmp_path / "s.db"), "s", agent=f"{agents}:desk", check=True) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["turn"], found["verdict"], found["status"]) == ("t1", "ok", "completed")
 
@@ -124,12 +124,12 @@ async def test_an_agent_that_would_not_go_on_where_it_took_over_takes_another_wa
     (tmp_path / "handing_agents.py").write_text(changed)
     sys.modules.pop("agent_file_handing_agents", None)
     capsys.readouterr()
-    assert await replay("s", agent=f"{agents}:desk", check=True, as_json=True, store=tmp_path / "s.db") == FAILED
+    assert await replay(Shell(as_json=True, store=tmp_path / "s.db"), "s", agent=f"{agents}:desk", check=True) == FAILED
 
 
 async def test_a_list_shows_who_has_it(tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]) -> None:
     await waiting(tmp_path / "s.db", agents)
-    await ps(every=True, as_json=True, store=tmp_path / "s.db")
+    await ps(Shell(as_json=True, store=tmp_path / "s.db"), every=True)
     assert [line["agent"] for line in json.loads(capsys.readouterr().out)] == ["billing"]
 
 
@@ -139,7 +139,7 @@ async def test_a_session_whose_agent_nobody_here_knows_is_listed_as_interrupted(
     await waiting(tmp_path / "s.db", agents)
     async with hf.open(tmp_path / "s.db", agents=[hf.Agent("desk", model=ScriptedModel([text("hi")]))]):
         pass
-    await ps(every=False, as_json=True, store=tmp_path / "s.db")
+    await ps(Shell(as_json=True, store=tmp_path / "s.db"), every=False)
     assert [(line["agent"], line["status"]) for line in json.loads(capsys.readouterr().out)] == [("billing", "waiting")]
 
 
@@ -165,7 +165,7 @@ async def test_the_tree_has_what_each_used_with_those_below_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await family(tmp_path / "s.db")
-    await ps(every=True, as_json=False, tree=True, store=tmp_path / "s.db")
+    await ps(Shell(store=tmp_path / "s.db"), every=True, tree=True)
     headings, top, below = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert headings[4:6] == ["TOKENS", "COST"]
     assert top[4:6] == ["130", "$0.0001"]
@@ -174,7 +174,7 @@ async def test_the_tree_has_what_each_used_with_those_below_it(
 
 async def test_the_tree_has_them_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await family(tmp_path / "s.db")
-    await ps(every=True, as_json=True, tree=True, store=tmp_path / "s.db")
+    await ps(Shell(as_json=True, store=tmp_path / "s.db"), every=True, tree=True)
     found = {line["agent"]: line["total_tokens"] for line in json.loads(capsys.readouterr().out)}
     assert found == {"high": 130, "low": 100}
 
@@ -183,5 +183,5 @@ async def test_show_tells_what_a_turn_used_with_its_sub_agents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await family(tmp_path / "s.db")
-    await show("top", store=tmp_path / "s.db")
+    await show(Shell(store=tmp_path / "s.db"), "top")
     assert "28 + 2 tokens, with sub-agents 127 + 3 tokens" in capsys.readouterr().out

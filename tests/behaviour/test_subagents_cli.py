@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import holdfast as hf
+from holdfast.cli.options import Shell
 from holdfast.cli.sessions import ps
 from holdfast.testing import ScriptedModel, call, text
 
@@ -25,7 +26,7 @@ async def _made(path: Path) -> None:
 
 async def test_the_tree_shows_a_sub_agent_below_its_parent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await _made(tmp_path / "s.db")
-    await ps(every=True, tree=True, store=tmp_path / "s.db")
+    await ps(Shell(store=tmp_path / "s.db"), every=True, tree=True)
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("top ")
     assert second.startswith("`- top~low~")
@@ -33,6 +34,6 @@ async def test_the_tree_shows_a_sub_agent_below_its_parent(tmp_path: Path, capsy
 
 async def test_the_list_names_the_parent_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await _made(tmp_path / "s.db")
-    await ps(every=True, as_json=True, store=tmp_path / "s.db")
+    await ps(Shell(as_json=True, store=tmp_path / "s.db"), every=True)
     found = {line["agent"]: line["parent"] for line in json.loads(capsys.readouterr().out)}
     assert found == {"high": None, "low": "top"}

@@ -11,7 +11,7 @@ import os
 import pwd
 import shutil
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,8 @@ from holdfast.cli import options, output, sessions
 from holdfast.cli.agents import AgentReference, AgentUnavailable, choose_reference, recorded_reference
 from holdfast.cli.memory import Draft
 from holdfast.cli.notifications import read_notifications
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, argument, flag, hint, option, parse_json
-from holdfast.cli.output import Terminal, escape_invisible, one_line, print_result, printable, stderr, stdout, time_left
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, Shell, argument, flag, hint, option, parse_json
+from holdfast.cli.output import Terminal, escape_invisible, one_line, printable, stderr, stdout, time_left
 from holdfast.cli.sessions import approval_of_wait, edit_runtime, find_target, open_waits, view_runtime, wait_label
 from holdfast.clock import wall_time
 from holdfast.effects.canonical import canonical
@@ -409,12 +409,11 @@ class InboxItem(msgspec.Struct, frozen=True):
 
 
 async def inbox(
+    shell: Shell,
     *,
     refused: Annotated[
         bool, flag("List the last inputs that were not accepted, and why, instead.", "--refused")
     ] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List what waits for a person, with the command that answers each.
 
@@ -422,28 +421,27 @@ async def inbox(
     notifications that were given up.
     """
     if refused:
-        await _print_refusals(store, as_json=as_json)
+        await _print_refusals(shell)
         return
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         opened = runtime.store
-        items = [_approval_item(found, store) for found in await runtime.approvals()]
-        items += [item async for item in _wait_items(opened, store)]
+        items = [_approval_item(found, shell.store) for found in await runtime.approvals()]
+        items += await _wait_items(opened, shell.store)
         unsound = await opened.examine(lambda reader: [rule.id for rule, sound in reader.rules.raw() if not sound])
         given_up = await read_notifications(opened, None, "dead", 1_000)
-        items += [await _notification_item(opened, found, store) for found in given_up]
+        items += [await _notification_item(opened, found, shell.store) for found in given_up]
     for number in unsound:
         stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
-        stderr().line(f"  nothing is allowed by it. Remove it with: {hint(store, 'rules', 'rm', str(number))}")
-    print_result(
+        stderr().line(f"  nothing is allowed by it. Remove it with: {hint(shell.store, 'rules', 'rm', str(number))}")
+    shell.print(
         items,
-        lambda out: (line for item in items for line in _item_lines(out, item, store)),
+        lambda out: (line for item in items for line in _item_lines(out, item, shell.store)),
         nothing="nothing waits for a person",
-        as_json=as_json,
     )
 
 
-async def _print_refusals(store: Path, *, as_json: bool) -> None:
-    async with view_runtime(store) as runtime:
+async def _print_refusals(shell: Shell) -> None:
+    async with view_runtime(shell.store) as runtime:
         found = await runtime.refusals(limit=200)
 
     def lines(out: Terminal) -> Iterator[str]:
@@ -452,7 +450,7 @@ async def _print_refusals(store: Path, *, as_json: bool) -> None:
             yield f"{head}, {output.ago(refusal.at)}, number {refusal.nth:,} of this session"
             yield f"  {one_line(refusal.message, 300)}"
 
-    print_result(found, lines, nothing="no input was refused", as_json=as_json)
+    shell.print(found, lines, nothing="no input was refused")
 
 
 def _approval_item(found: Approval, path: Path) -> InboxItem:
@@ -462,19 +460,18 @@ def _approval_item(found: Approval, path: Path) -> InboxItem:
     return msgspec.structs.replace(item, deny=deny, approval=found)
 
 
-async def _wait_items(store: Store, path: Path) -> AsyncIterator[InboxItem]:
+async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
+    items: list[InboxItem] = []
     for kind in ("session", "process"):  # processes: background calls and durable functions
         async for line in sessions.read_journals(store, kind=kind, status="waiting"):
             try:
                 if line.quarantine is not None:
                     raise JournalQuarantined(line.id, line.quarantine)
                 read = _process_waits if is_process_journal(line.id) else _tool_waits
-                items = await read(store, line, path)
+                items += await read(store, line, path)
             except HoldfastError as error:  # a damaged journal must not hide the others
                 stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
-                continue
-            for item in items:
-                yield item
+    return items
 
 
 async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
@@ -566,13 +563,12 @@ def _item_lines(out: Terminal, item: InboxItem, path: Path) -> Iterator[str]:
 
 
 async def resolve(
+    shell: Shell,
     id: Annotated[str, argument("KEY|ID", "The key that a tool has given out, or a session.")],
     wait: Annotated[str | None, argument("[WAIT]", "The wait of a session, as 'ps' shows it.")] = None,
     value: Annotated[str | None, argument("JSON", "The answer.")] = None,
     *,
     error: Annotated[str | None, option("TEXT", "Fail the wait, with this reason.")] = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Give the result of a call that was deferred (KEY JSON), or answer a wait of a session (ID WAIT JSON).
 
@@ -583,13 +579,13 @@ async def resolve(
         answer = "--error TEXT" if error is not None else "JSON"
         raise CallInvalid(f"give KEY {answer}, or ID WAIT {answer}; an answer is a value or an error")
     answer = None if error is not None else parse_json(words.pop())
-    async with edit_runtime(store) as runtime:
+    async with edit_runtime(shell.store) as runtime:
         key = id if is_token(id) else await _wait_key(runtime, *words)
         settlement = await runtime.resolve(key, answer, error=error)
         settled = settlement.wait
         journal = await runtime.store.journal(settled.journal)
         line = await sessions.read_session_line(runtime.store, journal)
-    if as_json:
+    if shell.as_json:
         stdout().json({"won": settlement.won, "state": settled.state, "session": settled.journal, "wait": settled.name})
         return 0 if settlement.won else FAILED
     label = wait_label(settled.name)
@@ -599,9 +595,9 @@ async def resolve(
     stdout().line(f"answered {label!r} of {settled.journal}")
     if line.pid is None:
         if is_process_journal(journal.id):
-            command = hint(store, "processes", "work", "MODULE")
+            command = hint(shell.store, "processes", "work", "MODULE")
         else:
-            command = hint(store, "resume", (journal.session if is_task_id(journal.id) else None) or journal.id)
+            command = hint(shell.store, "resume", (journal.session if is_task_id(journal.id) else None) or journal.id)
         stderr().line(f"go on with: {command}")
     return 0
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, BinaryIO, TypeAlias
 
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, argument, flag, option
-from holdfast.cli.output import one_line, print_result
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
+from holdfast.cli.output import one_line
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.messages import Attachment
 
@@ -27,6 +27,7 @@ ReaderOption: TypeAlias = Annotated[
 
 @attachments.command()
 async def put(
+    shell: Shell,
     file: Annotated[Path, argument("FILE", "The file.")],
     *,
     media_type: Annotated[
@@ -34,34 +35,30 @@ async def put(
     ] = None,
     name: Annotated[str | None, option("NAME", "Its name, if not that of the file.")] = None,
     session: ReaderOption = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Store a file, and print its digest.
 
     Without --session, any session may be sent it, and 'collect' deletes it if none was.
     """
-    async with edit_runtime(store) as runtime:
+    async with edit_runtime(shell.store) as runtime:
         found = await runtime.attachments.put(file, media_type=media_type, name=name, session=session)
-    print_result(_fields(found), found.digest, as_json=as_json)
+    shell.print(_fields(found), found.digest)
 
 
 @attachments.command("list")
 async def ls(
+    shell: Shell,
     session: Annotated[str | None, argument("[SESSION]", "A session; without one, unsent attachments.")] = None,
-    *,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the attachments of a session, or those that were not sent to any session yet."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         found = await runtime.attachments.of(session)
     lines = [
         f"{one.digest}  {one.size:>12,}  {one_line(one.media_type, 40)}  {one_line(one.name or '', 80)}".rstrip()
         for one in found
     ]
     nothing = "no attachments" if session is None else f"no attachments of {one_line(session, 60)}"
-    print_result([_fields(one) for one in found], lambda _: lines, nothing=nothing, as_json=as_json)
+    shell.print([_fields(one) for one in found], lambda _: lines, nothing=nothing)
 
 
 @attachments.command()
@@ -109,14 +106,13 @@ def _open_target(out: Path | None) -> Generator[BinaryIO]:
 
 @attachments.command()
 async def collect(
+    shell: Shell,
     *,
     hours: Annotated[float, option("HOURS", "Only what was last stored so long ago.", "--older-than")] = 24.0,
     dry_run: Annotated[bool, flag("Only count what would be deleted.", "--dry-run")] = False,
     without_roots: Annotated[
         bool, flag("Also if nothing in the store refers to any attachment.", "--without-roots")
     ] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Delete bytes to which no session, fork, task, process or input refers.
 
@@ -124,12 +120,12 @@ async def collect(
     """
     if not 0 <= hours <= 1_000_000:
         raise CallInvalid("--older-than wants hours from 0 to 1,000,000")
-    async with edit_runtime(store) as runtime:
+    async with edit_runtime(shell.store) as runtime:
         done = await runtime.attachments.collect(
             older_than=timedelta(hours=hours), dry_run=dry_run, without_roots=without_roots
         )
     text = f"{'would delete' if dry_run else 'deleted'} {done.blobs:,} ({done.bytes:,} bytes)"
-    print_result(done, text, as_json=as_json)
+    shell.print(done, text)
 
 
 def _fields(found: Attachment) -> dict[str, object]:

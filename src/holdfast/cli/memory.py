@@ -13,14 +13,14 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, BinaryIO, Final, TypeAlias
 
 import msgspec
 import typer
 
 from holdfast.cli import options, output
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, require_store
-from holdfast.cli.output import Columns, ago, one_line, print_result, print_table, printable, stderr, stdout, time_left
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
+from holdfast.cli.output import Columns, ago, one_line, printable, stderr, stdout, time_left
 from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt, UsageError
 from holdfast.memory import Memory
 from holdfast.memory.decisions import SUFFIX, conflict_key, digest_of, file_name_of
@@ -48,7 +48,7 @@ async def _open_memory(path: Path, *, writes: bool = False) -> AsyncGenerator[St
 
     A missing folder of files is not created. A command that only reads works without write permission.
     """
-    require_store(path)
+    options.require_store(path)
     mirrored = memory_folder(path).is_dir()
     if not writes and not (mirrored and os.access(path, os.W_OK)):
         async with view_store(path) as store:
@@ -83,19 +83,18 @@ async def _sync(mirror: Mirror | None) -> None:
 
 @memory.command()
 async def ls(
+    shell: Shell,
     scope: SomeScopeArgument = None,
     *,
     prefix: Annotated[str, option("TEXT", "Only keys that begin so.", show_default=False)] = "",
     search: Annotated[str, option("WORDS", "Only entries with all words.", show_default=False)] = "",
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """List the scopes, or the entries of one. Exit code 1 if entries are damaged; those are named."""
     if prefix and search:
         raise CallInvalid("--prefix and --search do not go together")
     if prefix and scope is None:
         raise CallInvalid("--prefix needs a SCOPE")
-    async with _open_memory(store) as opened:
+    async with _open_memory(shell.store) as opened:
         if scope is None and not search:
             scopes = await opened.memory_scopes()
             of_scope: Columns[MemoryScope] = {
@@ -103,7 +102,7 @@ async def ls(
                 "ENTRIES": lambda found: f"{found.entries:,}",
                 "BYTES": lambda found: f"{found.bytes:,}",
             }
-            print_table(scopes, of_scope, nothing="nothing is remembered", as_json=as_json)
+            shell.print_table(scopes, of_scope, nothing="nothing is remembered")
             return 0
         if search:
             entries, damaged, _ = await opened.memory_search(scope, search)
@@ -119,23 +118,22 @@ async def ls(
         "EXPIRES": lambda entry: "-" if entry.expires is None else f"in {time_left(entry.expires)}",
         "TEXT": lambda entry: one_line(entry.value, 50),
     }
-    print_table(entries, columns, nothing="no entries", as_json=as_json)
+    shell.print_table(entries, columns, nothing="no entries")
     for place in damaged:
         stderr().line(f"holdfast: left out: {one_line(str(MemoryCorrupt(*place)), 600)}")
-    return FAILED if damaged else 0
+    return options.FAILED if damaged else 0
 
 
 @memory.command()
 async def get(
+    shell: Shell,
     scope: ScopeArgument,
     key: KeyArgument,
     *,
     history: Annotated[bool, flag("All changes that are kept, newest first.", "--history")] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Print an entry as it is. Exit code 1 if there is none."""
-    async with _open_memory(store) as opened:
+    async with _open_memory(shell.store) as opened:
         handle = Memory(opened, scope)
         entry = await handle.get(key)
         changes = await handle.history(key) if history else []
@@ -147,12 +145,12 @@ async def get(
             "BY": lambda change: one_line(change.by or "-", 40),
             "TEXT": lambda change: "-" if change.value is None else one_line(change.value, 60),
         }
-        print_table(changes, columns, nothing="", as_json=as_json)
+        shell.print_table(changes, columns, nothing="")
         return 0
     if entry is None:
         stderr().line(f"holdfast: {scope!r} has no entry {key!r}")
-        return FAILED
-    if as_json:
+        return options.FAILED
+    if shell.as_json:
         out.json(entry)
     elif out.live:
         out.write(printable(entry.value))
@@ -168,6 +166,7 @@ async def get(
 
 @memory.command("set")
 async def put(
+    shell: Shell,
     scope: ScopeArgument,
     key: KeyArgument,
     value: Annotated[
@@ -176,37 +175,34 @@ async def put(
     *,
     expect: ExpectOption = None,
     ttl: Annotated[float | None, option("SECONDS", "It expires after this time.")] = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Write an entry."""
-    async with _open_memory(store, writes=True) as opened:
+    async with _open_memory(shell.store, writes=True) as opened:
         text = _read_input() if value == "-" else value
         entry = await Memory(opened, scope, by=_AUTHOR).put(key, text, expected=expect, ttl=ttl)
-    print_result(entry, f"{scope}/{key} is at version {entry.version}", as_json=as_json)
+    shell.print(entry, f"{scope}/{key} is at version {entry.version}")
 
 
 @memory.command()
 async def rm(
+    shell: Shell,
     scope: ScopeArgument,
     keys: Annotated[list[str], argument("KEY...", "Which entries.")],
     *,
     expect: ExpectOption = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Remove entries; their history stays. Exit code 1 if one was not there."""
     if expect is not None and len(keys) > 1:
         raise CallInvalid("--expect goes with one KEY")
-    async with _open_memory(store, writes=True) as opened:
+    async with _open_memory(shell.store, writes=True) as opened:
         handle = Memory(opened, scope, by=_AUTHOR)
         removed = [key for key in keys if await handle.delete(key, expected=expect) is not None]
     missing = [key for key in keys if key not in removed]
-    if as_json:
+    if shell.as_json:
         stdout().json({"removed": removed, "missing": missing})
     for key in missing:
         stderr().line(f"holdfast: {scope!r} has no entry {key!r}")
-    return FAILED if missing else 0
+    return options.FAILED if missing else 0
 
 
 @memory.command()
@@ -260,7 +256,8 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
             taken.add(entry.key)
         beside = conflict_key(key, version, digest_of(text.encode()), taken)
         await handle.put(beside, text, expected=0)
-    return f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}", FAILED
+    message = f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}"
+    return message, options.FAILED
 
 
 # ---- editing a text in $VISUAL or $EDITOR ---------------------------------------------------------------------------
@@ -281,8 +278,12 @@ class Draft:
 
         With `may_fail` an editor may fail if it left the text unchanged.
         """
-        with _without_interrupts():
+        # Leave Ctrl-C to the editor. It would inherit SIG_IGN, but does not inherit a handler.
+        before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+        try:
             code = subprocess.run([*self._editor, str(self.file)], check=False).returncode  # noqa: S603  their own editor
+        finally:
+            signal.signal(signal.SIGINT, before)
         try:
             text = self.file.read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -309,16 +310,6 @@ def editor_command() -> list[str]:
     if not command or shutil.which(command[0]) is None:
         raise CallInvalid(f"there is no editor {given!r}; set $EDITOR to one")
     return command
-
-
-@contextmanager
-def _without_interrupts() -> Generator[None]:
-    """Leave Ctrl-C to the editor. It would inherit SIG_IGN, but does not inherit a handler."""
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 # ---- export and import -----------------------------------------------------------------------------------------------
@@ -351,49 +342,50 @@ async def export_entries(
     """Write entries as JSON, one object to a line, for 'import'."""
     progress, count, damaged = output.ProgressLine("{:,} entries"), 0, list[str]()
     async with _open_memory(store) as opened:
-        if out is None:
-            async for line in _exported_lines(opened, scope, damaged):
-                sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
-        else:
-            beside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-            number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(number, "wb") as file:
-                    async for line in _exported_lines(opened, scope, damaged):
-                        file.write(line)
-                        count += 1
+        scopes = [found.scope for found in await opened.memory_scopes()] if scope is None else [scope]
+        with _open_export(out) as file:
+            for name in scopes:
+                here: list[str] = []
+                async for entry in Memory(opened, name).entries(damaged=here.append):
+                    file.write(printable(output.json_text(entry)).encode() + b"\n")
+                    count += 1
+                    if out is not None:
                         progress.show(count)
-                    file.flush()
-                    os.fsync(number)
-                beside.replace(out)
-            except BaseException:
-                beside.unlink(missing_ok=True)
-                raise
+                damaged += [f"the memory {key!r} of {name!r}" for key in here]
     if out is not None:
         progress.clear()
         stderr().line(f"{count:,} entries")
     for name in damaged:
         stderr().line(f"left out: {one_line(name)} does not match its checksum")
-    return FAILED if damaged else 0
+    return options.FAILED if damaged else 0
 
 
-async def _exported_lines(store: Store, scope: str | None, damaged: list[str]) -> AsyncGenerator[bytes]:
-    scopes = [found.scope for found in await store.memory_scopes()] if scope is None else [scope]
-    for name in scopes:
-        here: list[str] = []
-        async for entry in Memory(store, name).entries(damaged=here.append):
-            yield printable(output.json_text(entry)).encode() + b"\n"
-        damaged += [f"the memory {key!r} of {name!r}" for key in here]
+@contextmanager
+def _open_export(out: Path | None) -> Generator[BinaryIO]:
+    """Standard output, or a file that appears complete or not at all."""
+    if out is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    beside = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(number)
+        beside.replace(out)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 @memory.command("import")
 async def import_entries(
+    shell: Shell,
     file: Annotated[str, argument("FILE", "What 'export' wrote; '-' is standard input.")],
     *,
     overwrite: Annotated[bool, flag("Also replace entries with another text.", "--overwrite")] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Write the entries of an export. All lines are checked before the first is written.
 
@@ -403,17 +395,17 @@ async def import_entries(
         _read_input() if file == "-" else _decode(file, await asyncio.to_thread(Path(file).read_bytes))
     )
     report, progress = _ImportReport(), output.ProgressLine("{:,} entries")
-    async with _open_memory(store, writes=True) as opened:
+    async with _open_memory(shell.store, writes=True) as opened:
         for number, line in enumerate(lines, 1):
             await _import(opened, line, report, overwrite=overwrite)
             progress.show(number)
     progress.clear()
     expired = f", {report.expired:,} expired" if report.expired else ""
     text = f"{report.written:,} written, {report.unchanged:,} there already{expired}"
-    print_result(report, text, as_json=as_json)
+    shell.print(report, text)
     for name in report.left:
         stderr().line(f"holdfast: {one_line(name, 400)} has another text and was left; --overwrite replaces it")
-    return FAILED if report.left else 0
+    return options.FAILED if report.left else 0
 
 
 def _read_input() -> str:

@@ -6,12 +6,10 @@ import os
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
-import typer
 
 from holdfast import messages
-from holdfast.cli import options
-from holdfast.cli.options import FAILED, CommandGroup, argument, option
-from holdfast.cli.output import Columns, Terminal, one_line, print_result, table, table_of
+from holdfast.cli.options import FAILED, Answer, CommandGroup, argument, option
+from holdfast.cli.output import Columns, Terminal, one_line, table, table_of
 from holdfast.cli.profiles import profile_prices
 from holdfast.errors import ModelError, StreamCut, UsageError
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, ToolSpec, Usage, UserMessage
@@ -21,7 +19,7 @@ from holdfast.models.http import HttpModel
 from holdfast.models.prices import cost
 from holdfast.models.retry import Retry
 
-models = CommandGroup(invoke_without_command=True)
+models = CommandGroup()
 
 
 class ProviderLine(msgspec.Struct, frozen=True):
@@ -41,14 +39,12 @@ class ProviderLine(msgspec.Struct, frozen=True):
     """True if all required settings are present."""
 
 
-@models.callback()
-def list_models(context: typer.Context, *, as_json: options.Json = False) -> None:
+@models.listing()
+def list_models(answer: Answer) -> None:
     """List the known providers, their dialects, and whether their keys are set; never a key itself.
 
     A model is named 'provider:model'. Any other endpoint that speaks one of the dialects can be used with base_url=.
     """
-    if context.invoked_subcommand is not None:
-        return
     lines = [_provider_line(name, known) for name, known in sorted(ENDPOINTS.items())]
     columns: Columns[ProviderLine] = {
         "PROVIDER": lambda line: line.provider,
@@ -63,7 +59,7 @@ def list_models(context: typer.Context, *, as_json: options.Json = False) -> Non
             out, lines, columns, lambda key: out.paint(key, "green" if key in found else "dim"), painted=("KEY",)
         )
 
-    print_result(lines, table_lines, as_json=as_json)
+    answer.print(lines, table_lines)
 
 
 def _provider_line(name: str, known: KnownEndpoint) -> ProviderLine:
@@ -146,11 +142,11 @@ class ProbeAnswer(NamedTuple):
 
 @models.command("test")
 async def probe(
+    answer: Answer,
     name: Annotated[str, argument("NAME", "provider:model")],
     *,
     prompt: Annotated[str, option("TEXT", "The prompt for the text answer.")] = _PROMPT,
     base_url: Annotated[str | None, option("URL", "Another address than the provider's own.")] = None,
-    as_json: options.Json = False,
 ) -> int:
     """Ask a model for a short text and for a tool call, and report what worked. This costs a few tokens.
 
@@ -160,7 +156,7 @@ async def probe(
     if isinstance(asked, HttpModel):
         asked.retry = Retry(attempts=1)  # report the first failure
     report = await _probe(asked, prompt)
-    print_result(report, lambda out: _report_lines(out, report), as_json=as_json)
+    answer.print(report, lambda out: _report_lines(out, report))
     return 0 if report.ok else FAILED
 
 
@@ -221,15 +217,11 @@ def _connection_checks(asked: ProbeAnswer) -> list[ModelCheck]:
 def _reply_checks(asked: ProbeAnswer) -> list[ModelCheck]:
     if asked.reply is None:
         return [ModelCheck("stream", "skipped"), ModelCheck("usage", "skipped")]
-    usage = asked.reply.usage
-    return [
-        ModelCheck("stream", "ok", f"{asked.chunks:,} pieces")
-        if asked.chunks
-        else ModelCheck("stream", "failed", "the answer came in one piece"),
-        ModelCheck("usage", "ok", f"{usage.total - usage.output:,} tokens in, {usage.output:,} out")
-        if usage.total
-        else ModelCheck("usage", "failed", "the provider did not say how many tokens it took"),
-    ]
+    usage, chunks = asked.reply.usage, asked.chunks
+    streamed = ("ok", f"{chunks:,} pieces") if chunks else ("failed", "the answer came in one piece")
+    tokens = f"{usage.total - usage.output:,} tokens in, {usage.output:,} out"
+    counted = ("ok", tokens) if usage.total else ("failed", "the provider did not say how many tokens it took")
+    return [ModelCheck("stream", *streamed), ModelCheck("usage", *counted)]
 
 
 def _tool_check(asked: ProbeAnswer | None) -> ModelCheck:
@@ -247,9 +239,8 @@ def _tool_check(asked: ProbeAnswer | None) -> ModelCheck:
 
 
 def _report_lines(out: Terminal, report: ModelReport) -> list[str]:
-    rows = [[check.name, check.state, one_line(check.detail, 300)] for check in report.checks]
-    painted = [[row[0], out.status(row[1]), row[2]] for row in rows]
-    lines = [out.paint(report.model, "bold"), *table(rows, painted)]
+    rows = [[check.name, out.status(check.state), one_line(check.detail, 300)] for check in report.checks]
+    lines = [out.paint(report.model, "bold"), *table(rows)]
     if report.text:
         lines.append(f"it said: {one_line(report.text, 200)}")
     if report.cost is not None:

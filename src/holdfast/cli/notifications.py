@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, cast
 
-import typer
-
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, argument, option
-from holdfast.cli.output import Columns, ago, duration, one_line, print_table, stderr, stdout
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, Shell, argument, option
+from holdfast.cli.output import Columns, ago, duration, one_line, stderr, stdout
 from holdfast.cli.sessions import edit_runtime, find_session, read_pages, view_runtime
 from holdfast.clock import wall_time
 from holdfast.store import Store
 from holdfast.store.notifications import Notification, NotificationState, SettledByHand
 from holdfast.toolkits.timers import TIMER_KIND
 
-notifications = CommandGroup(invoke_without_command=True)
+notifications = CommandGroup()
 
 
-@notifications.callback()
+@notifications.listing()
 async def list_notifications(
-    context: typer.Context,
+    shell: Shell,
     *,
     session: Annotated[
         str | None, option("ID", "Only those for this session; the beginning of its id is enough.", "--session", "-S")
@@ -29,17 +27,13 @@ async def list_notifications(
         str | None, option("STATE", "Only queued, claimed, acknowledged, cancelled, expired or dead ones.")
     ] = None,
     limit: options.Limit = 50,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List notifications, newest first.
 
     A notification is queued until the session can take it, claimed while a turn carries it, and acknowledged when that
     turn ends well. After too many turns that did not end well it is dead.
     """
-    if context.invoked_subcommand is not None:
-        return
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         journal = None if session is None else (await find_session(runtime.store, session, others=True)).id
         # The store refuses an unknown state.
         found = await read_notifications(runtime.store, journal, cast("NotificationState | None", state), limit)
@@ -52,7 +46,7 @@ async def list_notifications(
         "CHANGED": lambda line: ago(line.updated),
         "TITLE": _title,
     }
-    print_table(found, columns, nothing="no notifications", as_json=as_json)
+    shell.print_table(found, columns, nothing="no notifications")
 
 
 @notifications.command()

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import traceback
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from functools import wraps
@@ -20,7 +21,9 @@ from holdfast.errors import HoldfastError, InvariantBroken, UsageError
 from holdfast.names import STORE_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.cli.output import Columns, Terminal
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -35,13 +38,15 @@ EXITS: Final = {"completed": 0, "failed": FAILED, "cancelled": CANCELLED, "limit
 
 # ---- declaring commands ----------------------------------------------------------------------------------------------
 
+T = TypeVar("T")
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 class CommandGroup(typer.Typer):
     """Commands that are declared once, by the function that has the options and does the work.
 
-    It may be a coroutine function. It returns the exit code; None is 0. The decorators return it unchanged.
+    It may be a coroutine function. It returns the exit code; None is 0. The decorators return it unchanged. The fields
+    of a parameter of the type `Shell` or `Answer` are options of the command.
     """
 
     def __init__(self, **settings: Any) -> None:  # those of typer
@@ -55,10 +60,24 @@ class CommandGroup(typer.Typer):
         register = super().callback(**settings)
         return lambda function: _declare(register, function)
 
+    def listing(self) -> Callable[[Function], Function]:
+        """Declare what the group does without a command."""
+        register = super().callback(invoke_without_command=True)
+        return lambda function: _declare(register, function, alone=True)
 
-def _declare(register: Callable[[Callable[..., None]], object], function: Function) -> Function:
+
+def _declare(register: Callable[[Callable[..., None]], object], function: Function, *, alone: bool = False) -> Function:
+    signature = inspect.signature(function, eval_str=True)
+    parameters = list(signature.parameters.values())
+    bundle = next((each for each in parameters if each.annotation in {Answer, Shell}), None)
+    fields = {} if bundle is None else dict(inspect.signature(bundle.annotation, eval_str=True).parameters)
+
     @wraps(function)
-    def run(**options: object) -> None:
+    def run(**options: Any) -> None:
+        if alone and options.pop("_context").invoked_subcommand is not None:
+            return
+        if bundle is not None:
+            options[bundle.name] = bundle.annotation(**{field: options.pop(field) for field in fields})
         try:
             code = function(**options)
             if inspect.iscoroutine(code):
@@ -75,6 +94,10 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
         if code:
             raise typer.Exit(code)
 
+    parameters = [*(each for each in parameters if each is not bundle), *fields.values()]
+    if alone:
+        parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+    run.__dict__["__signature__"] = signature.replace(parameters=parameters)  # typer reads the options from it
     register(run)
     return function
 
@@ -214,6 +237,42 @@ OlderThan: TypeAlias = Annotated[
     str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.", "--older-than")
 ]
 DryRun: TypeAlias = Annotated[bool, flag("Only print what would be deleted.", "--dry-run")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The form of the answer of a command, which prints it."""
+
+    as_json: Json = False
+
+    def print(self, found: object, text: str | Callable[[Terminal], Iterable[str]], *, nothing: str = "") -> None:
+        """Print a result as JSON, or as `text`: a line, or a function that makes the lines.
+
+        An empty result prints the text `nothing`, if that is set.
+        """
+        from holdfast.cli.output import stdout  # not for `--help`
+
+        out = stdout()
+        if self.as_json:
+            out.json(found)
+        elif nothing and not found:
+            out.line(nothing)
+        else:
+            out.lines([text] if isinstance(text, str) else text(out))
+
+    def print_table(self, found: Sequence[T], columns: Columns[T], *, nothing: str) -> None:
+        """Print a list as JSON, or as a table with a column for each heading; print `nothing` if it is empty."""
+        from holdfast.cli.output import table_of
+
+        self.print(found, lambda out: table_of(out, found, columns), nothing=nothing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shell(Answer):
+    """The store of a command, and the form of its answer."""
+
+    store: Store = DEFAULT_STORE
+
 
 _SPAN: Final = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.clock import wall_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from typing import TextIO
 
 T = TypeVar("T")
@@ -26,6 +26,7 @@ Columns: TypeAlias = "Mapping[str, Callable[[T], str]]"
 """The columns of a table: the text of a cell by heading."""
 Style = Literal["bold", "dim", "red", "green", "yellow", "cyan"]
 _CODES: Final[dict[Style, str]] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_STYLED: Final = re.compile(r"\x1b\[[\d;]+m")
 _STATUSES: Final[dict[str, Style]] = {
     **dict.fromkeys(("completed", "ok"), "green"),
     **dict.fromkeys(("running",), "cyan"),
@@ -109,27 +110,6 @@ class ProgressLine:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def print_result(
-    found: object, text: str | Callable[[Terminal], Iterable[str]], *, as_json: bool, nothing: str = ""
-) -> None:
-    """Print a result as JSON, or as `text`: a line, or a function that makes the lines.
-
-    An empty result prints the text `nothing`, if that is set.
-    """
-    out = stdout()
-    if as_json:
-        out.json(found)
-    elif nothing and not found:
-        out.line(nothing)
-    else:
-        out.lines([text] if isinstance(text, str) else text(out))
-
-
-def print_table(found: Sequence[T], columns: Columns[T], *, nothing: str, as_json: bool) -> None:
-    """Print a list as JSON, or as a table with a column for each heading; print `nothing` if it is empty."""
-    print_result(found, lambda out: table_of(out, found, columns), nothing=nothing, as_json=as_json)
-
-
 def table_of(
     out: Terminal,
     found: Iterable[T],
@@ -139,22 +119,23 @@ def table_of(
     painted: Container[str] = ("STATUS", "STATE"),
 ) -> list[str]:
     """A table below bold headings. The cells of the `painted` columns are painted, by default as statuses."""
-    rows = [[cell(one) for cell in columns.values()] for one in found]
-    shown = [
-        [(paint or out.status)(cell) if name in painted else cell for name, cell in zip(columns, row, strict=True)]
-        for row in rows
+    rows = [
+        [(paint or out.status if name in painted else str)(cell(one)) for name, cell in columns.items()]
+        for one in found
     ]
-    return table([list(columns), *rows], [[out.paint(name, "bold") for name in columns], *shown])
+    return table([[out.paint(name, "bold") for name in columns], *rows])
 
 
-def table(rows: list[list[str]], painted: list[list[str]]) -> list[str]:
-    """Align columns by the plain text of the cells, and return lines with their painted form."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines: list[str] = []
-    for row, shown in zip(rows, painted, strict=True):
-        cells = [show + " " * (width - len(cell)) for cell, show, width in zip(row, shown, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def table(rows: list[list[str]]) -> list[str]:
+    """Align columns by the text of the cells without its styles."""
+    lengths = [[len(_STYLED.sub("", cell)) for cell in row] for row in rows]
+    widths = [max(column) for column in zip(*lengths, strict=True)]
+    return [
+        "  ".join(
+            cell + " " * (width - length) for cell, width, length in zip(row, widths, taken, strict=True)
+        ).rstrip()
+        for row, taken in zip(rows, lengths, strict=True)
+    ]
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -207,12 +188,10 @@ def duration(ms: float) -> str:
         return f"{ms:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    for size, unit, below, part in ((3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= size:
-            if seconds >= 48 * 3600:
-                return f"{seconds / 86_400:.0f} d"
-            return f"{seconds // size:.0f} {unit} {seconds % size // below:.0f} {part}"
-    return f"{seconds:.0f} s"
+    if seconds >= 48 * 3600:
+        return f"{seconds / 86_400:.0f} d"
+    size, unit, below, part = (3600, "h", 60, "m") if seconds >= 3600 else (60, "m", 1, "s")
+    return f"{seconds // size:.0f} {unit} {seconds % size // below:.0f} {part}"
 
 
 def ago(at: int) -> str:

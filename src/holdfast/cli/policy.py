@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, cast
 
 import msgspec
-import typer
 
 from holdfast.agent import Agent, prepare
 from holdfast.cli import options, output
 from holdfast.cli.agents import load_agent
 from holdfast.cli.approvals import login, rule_text
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, NamedGroup, argument, flag, option
-from holdfast.cli.output import Terminal, duration, json_text, one_line, print_result, stdout, table, table_of
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
+from holdfast.cli.output import Terminal, duration, json_text, one_line, stdout, table, table_of
 from holdfast.cli.sessions import edit_runtime, read_pages, view_runtime
 from holdfast.policy.rules import Decision, ListedRule, Policy, Rule, Taint, Verdict, decide
 from holdfast.policy.rules import list_rules as tried
-from holdfast.store import Store
 from holdfast.store.waits import EVERY_AGENT, StoredRule
 from holdfast.tools import Complaint
 
@@ -35,16 +33,9 @@ PolicyOption: TypeAlias = Annotated[
 # ---- policy check ----------------------------------------------------------------------------------------------------
 
 
-class CheckedCall(msgspec.Struct, frozen=True):
-    """A call, and the decision about it."""
-
-    tool: str
-    args: dict[str, Any]
-    decision: Decision
-
-
 @policy.command()
 def check(
+    answer: options.Answer,
     agent: options.AgentName,
     call: Annotated[str, argument("CALL", "A tool and its arguments: 'refund {\"cents\": 900}'.")],
     *,
@@ -53,7 +44,6 @@ def check(
         option("KINDS", "What the turn has read before: untrusted, private, or both with a comma.", show_default=False),
     ] = "",
     file: PolicyOption = None,
-    as_json: options.Json = False,
 ) -> int:
     """Decide about a call as if an agent had made it, and print which rule decided. Nothing is called.
 
@@ -66,8 +56,9 @@ def check(
         raise CallInvalid(f"--taint is untrusted, private, or untrusted,private; not {taint!r}")
     subject = prepare(loaded).subject(tool, args)
     decision = decide(_policy_of(loaded, file), subject, Taint("untrusted" in kinds, "private" in kinds))
-    checked = CheckedCall(tool, dict(subject.args), decision)
-    print_result(checked, lambda out: _decision_lines(out, checked), as_json=as_json)
+    args = dict(subject.args)
+    report = {"tool": tool, "args": args, "decision": decision}
+    answer.print(report, lambda out: _decision_lines(out, f"{tool} {json_text(args)}", decision))
     exits: dict[Verdict, int] = {"allow": 0, "ask": options.WAITING, "deny": DENIED}
     return exits[decision.verdict]
 
@@ -95,14 +86,13 @@ def _parse_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
     return tool.name, found
 
 
-def _decision_lines(out: Terminal, checked: CheckedCall) -> list[str]:
-    decision = checked.decision
-    texts = {decision.verdict: f"{checked.tool} {json_text(checked.args)}", "rule": decision.rule, "why": decision.why}
+def _decision_lines(out: Terminal, call: str, decision: Decision) -> list[str]:
+    texts = {decision.verdict: call, "rule": decision.rule, "why": decision.why}
     rows = [[name, one_line(text, 1_000)] for name, text in texts.items()]
     if decision.expires_ms is not None:
         rows.append(["open", f"{duration(decision.expires_ms)}, then it is denied"])
-    verdict = out.paint(decision.verdict, "bold", _STYLES[decision.verdict])
-    return table(rows, [[verdict, rows[0][1]], *rows[1:]])
+    rows[0][0] = out.paint(decision.verdict, "bold", _STYLES[decision.verdict])
+    return table(rows)
 
 
 # ---- policy show -----------------------------------------------------------------------------------------------------
@@ -131,7 +121,7 @@ class PolicyListing(msgspec.Struct, frozen=True):
 
 
 @policy.command()
-def show(agent: options.AgentName, *, file: PolicyOption = None, as_json: options.Json = False) -> None:
+def show(answer: options.Answer, agent: options.AgentName, *, file: PolicyOption = None) -> None:
     """List the rules of an agent in the order in which they are tried, and the tools that each is about.
 
     Closer rules go first, and of equally close ones the strictest that holds decides. Constraints come after the rules.
@@ -141,7 +131,7 @@ def show(agent: options.AgentName, *, file: PolicyOption = None, as_json: option
     subjects = [prepare(loaded).subject(tool, {}) for tool in loaded.tools]
     lines = () if found is None else tuple(map(_rule_line, tried(found, subjects)))
     listing = PolicyListing(loaded.name, found is not None, found is None or found.taint, lines)
-    print_result(listing, lambda out: _listing_lines(out, listing), as_json=as_json)
+    answer.print(listing, lambda out: _listing_lines(out, listing))
 
 
 def _rule_line(found: ListedRule) -> RuleLine:
@@ -174,36 +164,28 @@ def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
 
 
 _PAGE: Final = 200
-rules = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[AGENT | rm NUMBER]")
+rules = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[AGENT | rm NUMBER]")
 AllOption: TypeAlias = Annotated[bool, flag("Also those that were removed.", "--all", "-a")]
 
 
-@rules.callback()
-async def list_rules(
-    context: typer.Context,
-    *,
-    every: AllOption = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
-) -> None:
+@rules.listing()
+async def list_rules(shell: Shell, *, every: AllOption = False) -> None:
     """List the rules that were stored with approvals ('holdfast approve ID --always'), of all agents or of one.
 
     A rule answers calls like the one that was approved. It never allows a call that the policy of the agent denies.
     """
-    if context.invoked_subcommand is None:
-        await _print_rules(store, None, every=every, as_json=as_json)
+    await _print_rules(shell, None, every=every)
 
 
 @rules.command(options.SHOW, hidden=True)
 async def rules_of_agent(
+    shell: Shell,
     agent: Annotated[str, argument("AGENT", "The name of an agent.")],
     *,
     every: AllOption = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the rules of one agent, with those for every agent."""
-    await _print_rules(store, agent, every=every, as_json=as_json)
+    await _print_rules(shell, agent, every=every)
 
 
 @rules.command()
@@ -218,14 +200,20 @@ async def rm(
         rule, done = await runtime.store.remove_rule(number, by=by or login())
     if not done:
         stdout().line(f"rule {number} was removed before, by {rule.removed_by}")
-        return FAILED
+        return options.FAILED
     stdout().line(f"removed rule {number} of {rule.agent}: {rule_text(rule.body)}")
     return 0
 
 
-async def _print_rules(store: Path, agent: str | None, *, every: bool, as_json: bool) -> None:
-    async with view_runtime(store) as runtime:
-        found = await _read_rules(runtime.store, agent, every=every)
+async def _print_rules(shell: Shell, agent: str | None, *, every: bool) -> None:
+    async with view_runtime(shell.store) as runtime:
+        store = runtime.store
+        if agent is not None and not every:
+            found = await store.rules(agent)
+        else:  # in the order in which they were stored
+            rules = [rule async for rule in read_pages(lambda last: store.rule_history(before=last, limit=_PAGE))]
+            whose = {rule.agent for rule in rules} if agent is None else {agent, EVERY_AGENT}
+            found = [rule for rule in rules[::-1] if (every or rule.removed_at is None) and rule.agent in whose]
 
     def since(rule: StoredRule) -> str:
         removed = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
@@ -239,16 +227,4 @@ async def _print_rules(store: Path, agent: str | None, *, every: bool, as_json: 
         "SAYS": lambda rule: one_line(rule_text(rule.body), 400),
     }
     nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
-    output.print_table(found, columns, nothing=nothing, as_json=as_json)
-
-
-async def _read_rules(store: Store, agent: str | None, *, every: bool) -> list[StoredRule]:
-    """Rules in the order in which they were stored."""
-    if agent is not None and not every:
-        return await store.rules(agent)
-    found = [rule async for rule in read_pages(lambda last: store.rule_history(before=last, limit=_PAGE))]
-    return [
-        rule
-        for rule in reversed(found)
-        if (every or rule.removed_at is None) and (agent is None or rule.agent in {agent, EVERY_AGENT})
-    ]
+    shell.print_table(found, columns, nothing=nothing)

@@ -10,14 +10,13 @@ from types import ModuleType
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
-import typer
 
 from holdfast.agent import Agent
 from holdfast.cli import options, output, sessions
 from holdfast.cli.agents import AgentNotFound, load_module
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, parse_json
-from holdfast.cli.output import Terminal, duration, json_text, one_line, print_result, print_table, printable, stdout
-from holdfast.cli.sessions import edit_runtime, find_session, match_beginning, read_drivers, read_pages, view_runtime
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
+from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout
+from holdfast.cli.sessions import edit_runtime, read_drivers, read_pages, view_runtime
 from holdfast.clock import wall_time
 from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
@@ -39,7 +38,7 @@ _CANCEL_TIMEOUT: Final = 2.0
 _UNDER_WAY: Final = frozenset(("running", "waiting"))
 T = TypeVar("T")
 
-processes = CommandGroup(cls=options.NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | COMMAND ...]")
+processes = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | COMMAND ...]")
 ProcessArgument: TypeAlias = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
 ValueArgument: TypeAlias = Annotated[str, argument("JSON", "A JSON value.")]
 FunctionOption: TypeAlias = Annotated[str | None, option("NAME", "Only those of this function.")]
@@ -57,9 +56,9 @@ class ProcessReport(msgspec.Struct, frozen=True):
     result: Any = None
 
 
-@processes.callback()
+@processes.listing()
 async def list_processes(
-    context: typer.Context,
+    shell: Shell,
     *,
     name: FunctionOption = None,
     session: Annotated[str | None, option("ID", "Only those that work for this session.", "--session", "-S")] = None,
@@ -67,16 +66,12 @@ async def list_processes(
         str | None, option("STATUS", "Only running, waiting, completed, failed, cancelled or abandoned ones.")
     ] = None,
     limit: options.Limit = 50,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the processes (durable functions that were started), last changed first; or show one.
 
     'abandoned': only one worker could run it, that worker is gone, and a person has given the process up.
     """
-    if context.invoked_subcommand is not None:
-        return
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         wanted = cast("Any", status)  # the list refuses an unknown one
         lines = await runtime.processes.list(name=name, session=session, status=wanted, limit=limit)
     columns: output.Columns[ProcessLine] = {
@@ -89,15 +84,15 @@ async def list_processes(
         "CHANGED": lambda line: output.ago(line.updated),
         "ATTEMPT": lambda line: str(line.attempt),
     }
-    print_table(lines, columns, nothing="no processes", as_json=as_json)
+    shell.print_table(lines, columns, nothing="no processes")
 
 
 @processes.command(options.SHOW, hidden=True)
-async def show(id: ProcessArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
+async def show(shell: Shell, id: ProcessArgument) -> None:
     """Show a process: its status, its result, and its timeline."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         report = await _read_report(runtime, await find_process(runtime.store, id))
-    print_result(report, lambda out: _report_lines(out, report), as_json=as_json)
+    shell.print(report, lambda out: _report_lines(out, report))
 
 
 async def _read_report(runtime: Runtime, id: str) -> ProcessReport:
@@ -130,9 +125,9 @@ def _report_lines(out: Terminal, report: ProcessReport) -> Iterator[str]:
 
 
 @processes.command()
-async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
+async def stuck(shell: Shell) -> None:
     """List the processes that need a person, each with the command that helps."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         found = await runtime.processes.stuck()
 
     def lines(out: Terminal) -> Iterator[str]:
@@ -140,7 +135,7 @@ async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT
             yield f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}"
             yield f"  {one.command}"
 
-    print_result(found, lines, as_json=as_json, nothing="nothing is stuck")
+    shell.print(found, lines, nothing="nothing is stuck")
 
 
 # ---- processes: start and work ---------------------------------------------------------------------------------------
@@ -148,6 +143,7 @@ async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT
 
 @processes.command()
 async def start(
+    shell: Shell,
     function: Annotated[str, argument("NAME", "file.py:name or package.module:name.")],
     arguments: Annotated[str, argument("JSON", "An object with the arguments.", show_default=True)] = "{}",
     *,
@@ -155,18 +151,16 @@ async def start(
     detach: Annotated[
         bool, flag("Only record it; a worker of the store runs it ('processes work').", "--detach")
     ] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Start a durable function and run it until it has ended or waits for something.
 
     Exit code 0 when it completed, 3 when it waits, 1 when it failed, 4 when it was cancelled.
     """
-    kwargs = parse_json(arguments)
+    kwargs = options.parse_json(arguments)
     if not isinstance(kwargs, dict):
         raise CallInvalid(f'{arguments!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\'')
     procedure, functions, agents = _load_function(function)
-    async with open_runtime(store, agents=agents, processes=functions, drive=not detach) as runtime:
+    async with open_runtime(shell.store, agents=agents, processes=functions, drive=not detach) as runtime:
         process = await runtime.processes.start(procedure, (), cast("dict[str, Any]", kwargs), id=id)
         if not detach:
             await _run_until_idle(runtime, process)
@@ -178,9 +172,9 @@ async def start(
         text = line.id
     else:
         text = one_line(": ".join(filter(None, (line.id, line.status, line.error, ", ".join(line.waits)))), 400)
-    print_result(report, text, as_json=as_json)
+    shell.print(report, text)
     exits = {"completed": 0, "waiting": options.WAITING, "cancelled": options.CANCELLED}
-    return 0 if detach else exits.get(line.status, FAILED)
+    return 0 if detach else exits.get(line.status, options.FAILED)
 
 
 async def _run_until_idle(runtime: Runtime, process: Process) -> None:
@@ -262,13 +256,13 @@ async def signal(
     store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Send a signal for which a process waits, or will wait."""
-    payload = parse_json(value)
+    payload = options.parse_json(value)
     async with edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         answer = await runtime.signal(found, name, payload, key=key)
         line = await runtime.processes.line(found)
     if answer == "too_late":
-        return _too_late(found, line.status)
+        return sessions.print_end(found, "", line.status, in_time=False)
     stdout().line(f"{answer.replace('_', ' ')} {name!r} to {found}")
     return 0
 
@@ -297,7 +291,7 @@ async def abandon(id: ProcessArgument, *, reason: options.Reason = "", store: op
 @processes.command()
 async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store: options.Store = DEFAULT_STORE) -> int:
     """End a process that is carried out elsewhere, with its result."""
-    result = parse_json(value)
+    result = options.parse_json(value)
     async with edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         won = await runtime.processes.settle_outside(found, {"value": result})
@@ -313,16 +307,8 @@ async def _settle(runtime: Runtime, id: str, wanted: str, *, in_time: bool) -> i
     )
     if line.status in _UNDER_WAY:
         stdout().line(f"asked for: {id} is {line.status}; whoever runs it has yet to see to it")
-        return FAILED
-    if line.status != wanted or not in_time:
-        return _too_late(id, line.status)
-    stdout().line(f"{wanted} {id}")
-    return 0
-
-
-def _too_late(id: str, status: str) -> int:
-    stdout().line(f"too late: {id} had ended ({status})")
-    return FAILED
+        return options.FAILED
+    return sessions.print_end(id, wanted, line.status, in_time=in_time)
 
 
 async def _wait_until_over(store: Store, read: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]) -> T:
@@ -354,31 +340,30 @@ async def transfer(
             await runtime.processes.settle(process_journal(found))
         line = await runtime.processes.line(found)
     if asked == "too_late":
-        return _too_late(found, line.status)
+        return sessions.print_end(found, "", line.status, in_time=False)
     stdout().line(f"{found} works for {one_line(session, 160)}")
     return 0
 
 
 @processes.command()
 async def prune(
+    shell: Shell,
     *,
     older_than: options.OlderThan,
     name: FunctionOption = None,
     dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Delete the steps, results and signals of processes that ended long ago; their final status stays.
 
     Processes that have not ended are kept, and those whose result another one may still need. Ids are never used again.
     """
     age = options.parse_span("--older-than", older_than)
-    async with edit_runtime(store) as runtime:
+    async with edit_runtime(shell.store) as runtime:
         report = await runtime.processes.prune(age, name=name, dry_run=dry_run)
     lines = [f"{'would prune' if dry_run else 'pruned'} {report.pruned:,}, kept {report.kept:,}"]
     lines += [f"  {one.id} ({one.name}): {one.status}" for one in report.processes if dry_run]
     lines += [f"  kept {one.id} ({one.name}): {one_line(one.reason, 200)}" for one in report.reasons]
-    print_result(report, lambda _: map(printable, lines), as_json=as_json)
+    shell.print(report, lambda _: map(printable, lines))
 
 
 async def find_process(store: Store, given: str) -> str:
@@ -391,7 +376,7 @@ async def find_process(store: Store, given: str) -> str:
     except JournalMissing:
         pass
     ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=PROCESS_ROLE)]
-    found = match_beginning(ids, given)
+    found = sessions.match_beginning(ids, given)
     if found is None:
         raise ProcessUnknown(given)
     return found
@@ -399,7 +384,7 @@ async def find_process(store: Store, given: str) -> str:
 
 # ---- tasks: the processes that are background calls ------------------------------------------------------------------
 
-tasks = CommandGroup(cls=options.NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | cancel ID]")
+tasks = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | cancel ID]")
 TaskArgument: TypeAlias = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
 
 
@@ -422,21 +407,9 @@ class TaskLine(msgspec.Struct, frozen=True):
     """The operating system process that runs it."""
 
 
-class TaskReport(msgspec.Struct, frozen=True):
-    """One task with its arguments and its result."""
-
-    task: TaskLine
-    arguments: dict[str, Any]
-    turn: str | None
-    reports: int
-    starts: int
-    waits: tuple[str, ...]
-    result: msgspec.Raw | None = None
-
-
-@tasks.callback()
+@tasks.listing()
 async def list_tasks(
-    context: typer.Context,
+    shell: Shell,
     *,
     session: Annotated[
         str | None, option("ID", "Only those of this session; the beginning of its id is enough.", "--session", "-S")
@@ -446,21 +419,25 @@ async def list_tasks(
         option("STATUS", "Only created, running, waiting, succeeded, failed, cancelled or interrupted ones."),
     ] = None,
     limit: options.Limit = 50,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the tool calls that run in the background, last changed first; or show one with its result.
 
     'interrupted': its process ended, and the call must not be repeated. A task that runs and is driven by nobody is
     continued by the next process that opens the store with its agent.
     """
-    if context.invoked_subcommand is not None:
-        return
     if status is not None:
         check_choice("task status", status, get_args(TaskStatus))
-    async with view_runtime(store) as runtime:
-        journal = None if session is None else (await find_session(runtime.store, session)).id
-        lines = await _read_task_lines(runtime, journal, cast("TaskStatus | None", status), limit)
+    async with view_runtime(shell.store) as runtime:
+        journal = None if session is None else (await sessions.find_session(runtime.store, session)).id
+        wanted, pids = cast("TaskStatus | None", status), await read_drivers(runtime.store)
+        lines: list[TaskLine] = []
+        async for task in read_pages(
+            lambda last: runtime.tasks.list(session=journal, status=wanted, before=last, limit=max(limit, 50))
+        ):
+            if task.quarantine is None:  # `doctor` names damaged journals
+                lines.append(_task_line(await glance_process(runtime.store, task.id), pids.get(task.id)))
+            if len(lines) == limit:
+                break
     columns: output.Columns[TaskLine] = {
         "TASK": lambda line: line.id,
         "TOOL": lambda line: one_line(line.tool or "-", 32),
@@ -471,22 +448,7 @@ async def list_tasks(
             "-" if line.status not in {"running", "created"} else "nobody" if line.pid is None else f"pid {line.pid}"
         ),
     }
-    print_table(lines, columns, nothing="no tasks", as_json=as_json)
-
-
-async def _read_task_lines(
-    runtime: Runtime, session: str | None, status: TaskStatus | None, limit: int
-) -> list[TaskLine]:
-    pids = await read_drivers(runtime.store)
-    found: list[TaskLine] = []
-    async for journal in read_pages(
-        lambda last: runtime.tasks.list(session=session, status=status, before=last, limit=max(limit, 50))
-    ):
-        if journal.quarantine is None:  # `doctor` names damaged journals
-            found.append(_task_line(await glance_process(runtime.store, journal.id), pids.get(journal.id)))
-        if len(found) == limit:
-            break
-    return found
+    shell.print_table(lines, columns, nothing="no tasks")
 
 
 def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
@@ -508,23 +470,17 @@ def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
 
 
 @tasks.command(options.SHOW, hidden=True)
-async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
+async def show_task(shell: Shell, id: TaskArgument) -> None:
     """Show a task: its arguments, its status and its result."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         found = await find_task(runtime.store, id)
         state = await runtime.tasks.task(found)
         result = await runtime.tasks.result(state)
         line = _task_line(state, (await read_drivers(runtime.store)).get(found))
     call = state.call
-    report = TaskReport(
-        task=line,
-        arguments={} if call is None else call.arguments,
-        turn=None if call is None else call.turn,
-        reports=state.reports,
-        starts=state.starts,
-        waits=state.waits,
-        result=None if result is None else msgspec.Raw(result),
-    )
+    arguments, turn = ({}, None) if call is None else (call.arguments, call.turn)
+    report = {"task": line, "arguments": arguments, "turn": turn, "reports": state.reports, "starts": state.starts}
+    report |= {"waits": state.waits, "result": None if result is None else msgspec.Raw(result)}
 
     def lines(out: Terminal) -> Iterator[str]:
         parts = [out.paint(line.id, "bold"), one_line(line.tool or "-", 64), out.status(line.status)]
@@ -535,8 +491,8 @@ async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: o
         if state.started is not None:
             parts.append(duration(max((state.ended or wall_time()) - state.started, 0)))
         yield ", ".join(parts)
-        yield f"  session   {one_line(line.session or '-', 100)}{f'/{report.turn}' if report.turn else ''}"
-        yield f"  arguments {one_line(json_text(report.arguments), 400)}"
+        yield f"  session   {one_line(line.session or '-', 100)}{f'/{turn}' if turn else ''}"
+        yield f"  arguments {one_line(json_text(arguments), 400)}"
         if state.starts > 1:
             yield f"  begun     {state.starts} times"
         if state.progress is not None:
@@ -549,7 +505,7 @@ async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: o
             yield ""
             yield printable(result_as_lines(result).decode())
 
-    print_result(report, lines, as_json=as_json)
+    shell.print(report, lines)
 
 
 @tasks.command("cancel")
@@ -568,13 +524,9 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
     if not state.over:
         who = f"process {pid}" if pid else "whoever opens the store next"
         stdout().line(f"asked for: {who} has yet to stop {found}")
-        return FAILED
-    if state.status == "cancelled" and asked != "too_late":
-        stdout().line(f"cancelled {found}")
-        return 0
-    error = state.error
-    parts = () if error is None else (part for part in (error.kind, error.message) if part not in {"", state.status})
-    return _too_late(found, ": ".join((state.status, *(one_line(part, 200) for part in parts))))
+        return options.FAILED
+    reasons = () if state.error is None else (one_line(text, 200) for text in (state.error.kind, state.error.message))
+    return sessions.print_end(found, "cancelled", state.status, *reasons, in_time=asked != "too_late")
 
 
 async def find_task(store: Store, given: str) -> str:
@@ -586,7 +538,7 @@ async def find_task(store: Store, given: str) -> str:
         except JournalMissing:
             continue
     ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=TASK_ROLE)]
-    found = match_beginning(ids, given, f"task-{given}")
+    found = sessions.match_beginning(ids, given, f"task-{given}")
     if found is None:
         raise TaskUnknown(given)
     return found

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.options import CallInvalid, CommandGroup, argument, flag
-from holdfast.cli.output import one_line, print_table, printable, stderr, stdout
+from holdfast.cli.options import Answer, CallInvalid, CommandGroup, argument, flag
+from holdfast.cli.output import one_line, printable, stderr, stdout
 from holdfast.errors import HoldfastError
 from holdfast.profiles import (
     FIELDS,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 NameArgument: TypeAlias = Annotated[str, argument("NAME", "The profile.")]
 SomeNameArgument: TypeAlias = Annotated[str | None, argument("NAME", "The profile.")]
-profiles = CommandGroup(invoke_without_command=True)
+profiles = CommandGroup()
 
 
 class ProfileLine(msgspec.Struct, frozen=True):
@@ -46,14 +45,12 @@ class ProfileLine(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-@profiles.callback()
-def list_profiles(context: typer.Context, *, as_json: options.Json = False) -> None:
+@profiles.listing()
+def list_profiles(answer: Answer) -> None:
     """List the profiles: named sets of defaults for the other commands, used as 'holdfast --profile NAME ...'.
 
     An option goes before the environment, the environment before the profile.
     """
-    if context.invoked_subcommand is not None:
-        return
     found = _profiles()
     default = found.default()
     lines: list[ProfileLine] = []
@@ -70,17 +67,17 @@ def list_profiles(context: typer.Context, *, as_json: options.Json = False) -> N
         ),
     }
     nothing = "no profiles ('holdfast profiles set NAME field=value' makes one)"
-    print_table(lines, columns, nothing=nothing, as_json=as_json)
+    answer.print_table(lines, columns, nothing=nothing)
 
 
 @profiles.command()
-def show(context: typer.Context, name: SomeNameArgument = None, *, as_json: options.Json = False) -> None:
+def show(answer: Answer, context: typer.Context, name: SomeNameArgument = None) -> None:
     """Show one profile, by default the one in use. It holds no secrets, only references to them."""
     meant = _active_name(context.find_root().params.get("profile")) if name is None else name
     if meant is None:
         raise CallInvalid("no profile is in use: name one")
     found = _profiles().get(meant)
-    if as_json:
+    if answer.as_json:
         stdout().line(msgspec.json.encode(found, order="sorted").decode())
     else:
         stdout().lines(map(printable, _assignments(msgspec.to_builtins(found))))

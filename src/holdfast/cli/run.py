@@ -11,12 +11,11 @@ import signal
 import stat
 import subprocess
 import sys
-from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 import typer
@@ -26,8 +25,8 @@ from holdfast.agent import Agent, parse_answer, team_of
 from holdfast.cli import options, sessions
 from holdfast.cli.agents import AgentReference, choose_reference, record_reference, recorded_reference
 from holdfast.cli.approvals import approval_title, describe_approval, login
-from holdfast.cli.options import DEFAULT_STORE, EXITS, WAITING, CallInvalid, Format, flag, hint, option, require_store
-from holdfast.cli.output import duration, json_text, one_line, print_result, printable, reason_text, stderr, stdout
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, flag, hint, option
+from holdfast.cli.output import duration, json_text, one_line, printable, reason_text, stderr, stdout
 from holdfast.cli.profiles import agent_and_prompt, profile_prices
 from holdfast.cli.sessions import find_session, find_target, last_open_turn, open_waits, view_runtime, wait_label
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, JournalConflict, JournalMissing, UsageError
@@ -95,7 +94,7 @@ async def run(
                     turn = await handle.send(text, key=key, steer=steer, deadline=deadline)
                 pid = _start_detached(store, id, log)
             report = {"session": id, "turn": turn.id, "pid": pid}
-            print_result(report, f"{id}/{turn.id}", as_json=output is not Format.text)
+            options.Answer(as_json=output is not Format.text).print(report, f"{id}/{turn.id}")
             if err.live:
                 watch = hint(store, "logs", "-f", id)
                 err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
@@ -121,7 +120,7 @@ async def _open_session(
     The reference of the agent is recorded for 'resume', unless the session belongs to another agent.
     """
     if session is not None:
-        require_store(path)
+        options.require_store(path)
         if as_id is not None:
             raise CallInvalid("--session continues a session, --as names one exactly: give one of them")
     async with open_store(path) as store:
@@ -150,19 +149,16 @@ def _open_log(store: Path) -> Generator[int]:
     """Open the log next to a store to append to it. Refuses links and all but plain files."""
     path = store.with_name(f"{store.name}.log")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    log, reason = -1, "it is no plain file"
+    problem = f"nothing is run in the background: its log {path} can't be used"
     try:
         log = os.open(path, flags, 0o600)
-        sound = stat.S_ISREG(os.fstat(log).st_mode)
     except OSError as error:
-        sound, reason = False, "it is a link" if error.errno == errno.ELOOP else error.strerror
-    try:
-        if not sound:
-            raise CallInvalid(f"nothing is run in the background: its log {path} can't be used: {reason}; remove it")
+        reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise CallInvalid(f"{problem}: {reason}; remove it") from error
+    with open(log, "wb", buffering=0):  # noqa: PTH123  it is open already
+        if not stat.S_ISREG(os.fstat(log).st_mode):
+            raise CallInvalid(f"{problem}: it is no plain file; remove it")
         yield log
-    finally:
-        if log >= 0:
-            os.close(log)
 
 
 def _start_detached(store: Path, session: str, log: int) -> int:
@@ -240,7 +236,7 @@ async def _resume(path: Path, target: sessions.TurnTarget, agent: Agent, screen:
                     # may end before the next look.
                     busy = await _in_background(store, target.id)
                     left = left or await _read_unfinished(store, target.id)
-                    followed = await _follow(runtime, left, screen, path, others) or await others.show(screen)
+                    followed = await (others.show(screen) if left is None else others.follow(screen, *left))
                     left = None
                     if followed is None and not busy:
                         break
@@ -263,34 +259,14 @@ async def _in_background(store: Store, session: str) -> bool:
     return bool(await store.next_notifications(session, 1))
 
 
-class _UnfinishedTurn(NamedTuple):
-    session: str
-    turn: str
-    head: int
-    """The last record of the journal."""
-    entered: bool
-    """True if the turn began before it."""
-
-
-async def _read_unfinished(store: Store, session: str) -> _UnfinishedTurn | None:
+async def _read_unfinished(store: Store, session: str) -> tuple[str, int, str | None] | None:
+    """The unfinished turn, the last record of the journal, and the turn again if it began before that."""
     head = (await store.journal(session)).head
     turn = await last_open_turn(store, session)
     if turn is None:
         return None
     queued = {found.input for found in await store.pending(session)}
-    return _UnfinishedTurn(session, turn, head, int(turn[1:]) not in queued)
-
-
-async def _follow(
-    runtime: Runtime, left: _UnfinishedTurn | None, screen: Screen, path: Path, others: SelfStartedTurns
-) -> FollowResult | None:
-    """Print an unfinished turn to its end; None if there is none."""
-    if left is None:
-        return None
-    others.skip(left.turn)
-    await remark_reason(screen, runtime.store, left.session, left.turn)
-    handle = runtime.session(left.session).turn(left.turn)
-    return await TurnFollower(runtime, handle, screen, path).follow(left.head, left.turn if left.entered else None)
+    return turn, head, None if int(turn[1:]) in queued else turn
 
 
 async def _answered(store: Store, session: str) -> bool:
@@ -514,7 +490,7 @@ class TurnFollower:
         ended = await outcome
         await asyncio.wait({pump}, timeout=5.0)  # for the last events
         self._screen.ended(ended)
-        return FollowResult(EXITS[ended.status])
+        return FollowResult(options.EXITS[ended.status])
 
     async def _pump(self, after: int, run: str | None) -> tuple[str, ...]:
         """Print the events of the turn until it ends; returns the waits of the session if it was parked."""
@@ -540,7 +516,7 @@ class TurnFollower:
         session = self._turn.session
         self._screen.waiting(session, self._turn.id, waits)
         if self._asks and all(sessions.approval_of_wait(name) is not None for name in waits):
-            return FollowResult(WAITING, waits)
+            return FollowResult(options.WAITING, waits)
         for name in waits:
             owner = name.partition("/")[0]
             behind = "" if owner == self._turn.id else f" ({self._turn.id} comes after it)"
@@ -551,7 +527,7 @@ class TurnFollower:
                 what, answer = f"approval of {approval.tool}", hint(self._path, "approve", approval.id)
             self._screen.remark(f"{owner} waits for {what}{behind}; answer with: {answer}")
         self._screen.remark(f"then go on with: {self._hint('resume')}")
-        return FollowResult(WAITING, waits)
+        return FollowResult(options.WAITING, waits)
 
     def _hint(self, command: str, *rest: str) -> str:
         return hint(self._path, command, self._turn.session, *rest)
@@ -573,20 +549,6 @@ class TurnFollower:
 # ---- turns that notifications started --------------------------------------------------------------------------------
 
 
-async def remark_reason(screen: Screen, store: Store, session: str, turn: str) -> None:
-    """Print the notifications that started a turn, in one line; nothing if an input started it."""
-    number = keys.input_number(turn)
-    # It is one of the newest: the session has just taken it.
-    newest = await store.notifications(session, limit=store.limits.page)
-    found = [notice for notice in newest if notice.input == number][::-1]
-    if not found:
-        return
-    parts = [f"notification {notice.id}, {one_line(notice.title, 80)}" for notice in found[:3]]
-    if len(found) > len(parts):
-        parts.append(f"and {len(found) - len(parts):,} more")
-    screen.remark(f"{turn} began by itself: {'; '.join(parts)}")
-
-
 class SelfStartedTurns:
     """The turns of one session that notifications started since record `head`; each is printed once."""
 
@@ -599,35 +561,45 @@ class SelfStartedTurns:
         """The record before the start of each turn."""
         self._ended: set[str] = set()
         self._seen: set[str] = set()
-        self._pending: deque[str] = deque()
-
-    def skip(self, turn: str) -> None:
-        """Do not print this turn: it is printed elsewhere."""
-        self._seen.add(turn)
+        self._pending: list[str] = []
 
     async def show(self, screen: Screen) -> FollowResult | None:
-        """Print the next turn, with the reason why it began; None if none is pending."""
+        """Print the next turn; None if none is pending."""
         await self._read()
-        while self._pending:
-            turn = self._pending.popleft()
-            if turn not in self._seen:
-                self._seen.add(turn)
-                return await self._show(turn, screen)
-        return None
-
-    async def _show(self, turn: str, screen: Screen) -> FollowResult:
-        await remark_reason(screen, self._runtime.store, self._session, turn)
-        handle = self._runtime.session(self._session).turn(turn)
+        turn = next((turn for turn in self._pending if turn not in self._seen), None)
+        if turn is None:
+            return None
         if turn not in self._ended:
-            return await TurnFollower(self._runtime, handle, screen, self._path).follow(self._starts[turn], turn)
-        async for event in self._runtime.session(self._session).events(self._starts[turn]):
+            return await self.follow(screen, turn, self._starts[turn], turn)
+        await self._remark_reason(screen, turn)
+        session = self._runtime.session(self._session)
+        async for event in session.events(self._starts[turn]):
             if event.turn == turn:
                 screen.event(event)
                 if isinstance(event, TERMINAL):
                     break
-        outcome = await handle.outcome()
+        outcome = await session.turn(turn).outcome()
         screen.ended(outcome)
-        return FollowResult(EXITS[outcome.status])
+        return FollowResult(options.EXITS[outcome.status])
+
+    async def follow(self, screen: Screen, turn: str, after: int, run: str | None) -> FollowResult:
+        """Print a turn that has not ended, with the reason why it began; see `TurnFollower.follow`."""
+        await self._remark_reason(screen, turn)
+        handle = self._runtime.session(self._session).turn(turn)
+        return await TurnFollower(self._runtime, handle, screen, self._path).follow(after, run)
+
+    async def _remark_reason(self, screen: Screen, turn: str) -> None:
+        """Print the notifications that started a turn, in one line; nothing if an input started it."""
+        self._seen.add(turn)
+        number, store = keys.input_number(turn), self._runtime.store
+        # It is one of the newest: the session has just taken it.
+        newest = await store.notifications(self._session, limit=store.limits.page)
+        found = [notice for notice in newest if notice.input == number][::-1]
+        parts = [f"notification {notice.id}, {one_line(notice.title, 80)}" for notice in found[:3]]
+        if len(found) > len(parts):
+            parts.append(f"and {len(found) - len(parts):,} more")
+        if parts:
+            screen.remark(f"{turn} began by itself: {'; '.join(parts)}")
 
     async def _read(self) -> None:
         try:
@@ -670,10 +642,10 @@ def chat(
     /history shows the conversation, /quit leaves; Ctrl-C stops an answer. Lines may also come through a pipe.
     """
     _silence_logs()
-    reference = AgentReference.parse(agent)
-    talk = ChatSession(store, reference, reference.load())
+    reference, stack = AgentReference.parse(agent), AsyncExitStack()
+    opening = _open_chat(store, reference, reference.load(), session, as_id)
     with asyncio.Runner() as runner:
-        runner.run(talk.begin(session, as_id))
+        talk = runner.run(stack.enter_async_context(opening))
         try:
             _announce(talk.session, "/help")
             if not runner.run(talk.go_on()):
@@ -682,39 +654,36 @@ def chat(
                 if not _handle_line(runner, talk, line):
                     break
         finally:
-            runner.run(talk.end())
+            runner.run(stack.aclose())
     return 0 if sys.stdin.isatty() else talk.code
+
+
+@asynccontextmanager
+async def _open_chat(
+    path: Path, reference: AgentReference, agent: Agent, session: str | None, as_id: str | None
+) -> AsyncGenerator[ChatSession]:
+    async with _open_session(path, session, as_id, agent, reference) as (store, id):
+        runtime = Runtime(store, [agent], only=id, own_prices=profile_prices(), inline_budget=LIVE)
+        head = await _head(store, id)  # before anything is done
+        async with runtime:
+            yield ChatSession(path, agent, runtime, id, head)
 
 
 class ChatSession:
     """One conversation. The event loop runs only during an answer, so that the person can edit lines in between."""
 
-    def __init__(self, path: Path, reference: AgentReference, agent: Agent) -> None:
+    def __init__(self, path: Path, agent: Agent, runtime: Runtime, session: str, head: int) -> None:
         self._path = path
-        self._reference = reference
         self._agent = agent
-        self._stack = AsyncExitStack()
-        self._runtime: Runtime
-        self._others: SelfStartedTurns
+        self._runtime = runtime
+        self._others = SelfStartedTurns(runtime, session, path, head)
         self._asks = sys.stdin.isatty() and sys.stdout.isatty()
         """True if a person can answer approvals at this terminal."""
         self._waiting: tuple[Turn, int] | None = None
         """The turn that waits, and the record behind which it continues."""
-        self.session = ""
+        self.session = session
         self.code = 0
         """The exit code of the last turn."""
-
-    async def begin(self, session: str | None, as_id: str | None) -> None:
-        opening = _open_session(self._path, session, as_id, self._agent, self._reference)
-        store, self.session = await self._stack.enter_async_context(opening)
-        try:
-            runtime = Runtime(store, [self._agent], only=self.session, own_prices=profile_prices(), inline_budget=LIVE)
-            head = await _head(store, self.session)  # before anything is done
-            self._runtime = await self._stack.enter_async_context(runtime)
-            self._others = SelfStartedTurns(runtime, self.session, self._path, head)
-        except BaseException:
-            await self._stack.aclose()
-            raise
 
     async def say(self, text: str) -> bool:
         """Send one input, and print its turn; False if a signal ends the chat."""
@@ -883,9 +852,6 @@ class ChatSession:
                 case ToolMessage():
                     lines += [f"  <- {result.name} {result.state}" for result in message.results]
         return lines
-
-    async def end(self) -> None:
-        await self._stack.aclose()
 
 
 def _read_line(number: int) -> str:

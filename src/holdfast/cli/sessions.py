@@ -14,8 +14,8 @@ import msgspec
 
 from holdfast.cli import options
 from holdfast.cli.agents import choose_reference, recorded_reference
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, flag, option, require_store
-from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, print_result, printable, stdout, table_of
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, Shell, flag, option, require_store
+from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, printable, reason_text, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
@@ -84,18 +84,24 @@ class SessionLine(msgspec.Struct, frozen=True):
 
 
 async def ps(
+    shell: Shell,
     *,
     every: Annotated[bool, flag("All sessions, also those with nothing to do.", "--all", "-a")] = False,
     tree: Annotated[bool, flag("Sub-agents below the sessions that they work for.", "--tree")] = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the sessions that run or wait, last changed first.
 
     'interrupted': it ran, and no process drives it; 'holdfast resume ID' continues it. 'queued': no process has begun.
     """
-    async with view_runtime(store) as runtime:
-        lines = await read_session_lines(runtime.store, every=every)
+    async with view_runtime(shell.store) as runtime:
+        drivers = await read_drivers(runtime.store)
+        found = [line async for line in read_journals(runtime.store, kind="session")]
+        lines = [
+            await read_session_line(runtime.store, line, drivers)
+            for line in found
+            if every or line.id in drivers or line.status in _ACTIVE or line.quarantine is not None
+        ]
+        lines = [line for line in lines if every or line.status in _ACTIVE]
         for number, line in enumerate(lines if tree else ()):
             with suppress(StoreError):  # a damaged session, or one below it, must not hide the others
                 total = (await runtime.children.whole(await runtime.store.journal(line.id))).total
@@ -120,19 +126,7 @@ async def ps(
         }
         return table_of(out, rows, columns)
 
-    print_result(lines, table, nothing=nothing, as_json=as_json)
-
-
-async def read_session_lines(store: Store, *, every: bool) -> list[SessionLine]:
-    """Read all sessions, or those that run or wait."""
-    drivers = await read_drivers(store)
-    found = [line async for line in read_journals(store, kind="session")]
-    lines = [
-        await read_session_line(store, line, drivers)
-        for line in found
-        if every or line.id in drivers or line.status in _ACTIVE or line.quarantine is not None
-    ]
-    return lines if every else [line for line in lines if line.status in _ACTIVE]
+    shell.print(lines, table, nothing=nothing)
 
 
 async def read_session_line(store: Store, line: Journal, drivers: dict[str, int | None] | None = None) -> SessionLine:
@@ -245,10 +239,15 @@ async def cancel(id: options.TurnId, *, reason: options.Reason = "", store: opti
             who = f"process {line.pid}" if line.pid else "whoever opens the store next"
             out.line(f"asked for: {who} has yet to stop {target.id}/{name}")
             return FAILED
-    if outcome.status == "cancelled" and asked != "too_late":
-        out.line(f"cancelled {target.id}/{outcome.turn}")
+    return print_end(f"{target.id}/{outcome.turn}", "cancelled", outcome.status, in_time=asked != "too_late")
+
+
+def print_end(id: str, wanted: str, status: str, *reasons: str, in_time: bool = True) -> int:
+    """Print whether a request has ended something as wanted, or was too late; returns the exit code."""
+    if in_time and status == wanted:
+        stdout().line(f"{wanted} {id}")
         return 0
-    out.line(f"too late: {target.id}/{outcome.turn} had ended ({outcome.status})")
+    stdout().line(f"too late: {id} had ended ({reason_text(status, status, *reasons)})")
     return FAILED
 
 
@@ -306,13 +305,12 @@ async def fork(
 
 
 async def replay(
+    shell: Shell,
     id: options.TurnId,
     *,
     check: Annotated[bool, flag("Compare what the code would do with the record.", "--check")] = False,
     agent: options.Agent = None,
     yes: options.Yes = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Drive the turns of a session again from its records, without doing anything.
 
@@ -320,20 +318,19 @@ async def replay(
     """
     if not check:
         raise CallInvalid("replay performs nothing and only checks: say so with --check")
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         target = await find_target(runtime.store, id)
-        recorded = await recorded_reference(store, runtime.store, target.line)
+        recorded = await recorded_reference(shell.store, runtime.store, target.line)
         loaded = choose_reference(target.id, agent, recorded, yes=yes).load()
         checks = await check_turns(runtime.store, target.id, loaded)
     if target.turn is not None:
         checks = [found for found in checks if found.turn == target.turn]
         if not checks:
             raise TurnUnknown(target.id, target.turn)
-    print_result(
+    shell.print(
         checks,
         lambda out: (line for found in checks for line in _check_lines(out, found)),
         nothing=f"{target.id} has no turns yet",
-        as_json=as_json,
     )
     return FAILED if any(found.verdict == "divergence" for found in checks) else 0
 

@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast import events, records
 from holdfast.cli import options, output, sessions
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid, flag, option
-from holdfast.cli.output import Terminal, duration, json_text, one_line, print_result, printable, stdout, table
+from holdfast.cli.options import CallInvalid, Shell, flag, option
+from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout, table
 from holdfast.cli.sessions import TurnTarget, approval_of_wait, find_target, view_runtime, wait_description, wait_label
 from holdfast.errors import TurnUnknown
 from holdfast.events import Event
@@ -31,6 +31,7 @@ from holdfast.turns.results import mentions, message_text, result_of, speaker
 
 
 async def show(
+    shell: Shell,
     id: options.TurnId,
     *,
     raw: Annotated[bool, flag("The records themselves, one JSON object to a line.", "--raw")] = False,
@@ -40,32 +41,30 @@ async def show(
     request: Annotated[
         int | None, option("N", "The request of the N-th call of the model.", "--request", min=1)
     ] = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
     if sum((raw, history, context, request is not None)) > 1 or (words and (raw or request is not None)):
         raise CallInvalid("--raw, --history, --context and --request show different things: give one of them")
-    if raw and as_json:
+    if raw and shell.as_json:
         raise CallInvalid("--raw prints the records, --json the timeline: give one of them")
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         target = await find_target(runtime.store, id, others=request is not None)
         if history or context or words:
-            await _show_messages(runtime, target, context=context, words=words, as_json=as_json)
+            await _show_messages(shell, runtime, target, context=context, words=words)
         elif request is not None:
-            await _show_request(runtime, target, request, as_json=as_json)
+            await _show_request(shell, runtime, target, request)
         elif raw:
             async for seq, record in read_records(runtime.store, target.id):
                 if _concerns(record, target.turn):
                     stdout().json({"seq": seq, "record": msgspec.Raw(records.encode(record))})
         else:
-            await _show_timeline(runtime, target, as_json=as_json)
+            await _show_timeline(shell, runtime, target)
 
 
 # ---- the timeline ----------------------------------------------------------------------------------------------------
 
 
-async def _show_timeline(runtime: Runtime, target: TurnTarget, *, as_json: bool) -> None:
+async def _show_timeline(shell: Shell, runtime: Runtime, target: TurnTarget) -> None:
     entries = [entry async for entry in read_records(runtime.store, target.id)]
     line = await sessions.read_session_line(runtime.store, target.line)
     builder = _TimelineBuilder(await environments_of(runtime.store, entries))
@@ -90,7 +89,7 @@ async def _show_timeline(runtime: Runtime, target: TurnTarget, *, as_json: bool)
             yield from _turn_lines(out, turn, line)
 
     report = {"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns}
-    print_result(report, lines, as_json=as_json)
+    shell.print(report, lines)
 
 
 StepKind: TypeAlias = Literal[
@@ -361,15 +360,18 @@ def _turn_lines(out: Terminal, turn: TurnTimeline, line: sessions.SessionLine) -
     if turn.ended is not None:
         parts.append(duration(max(turn.ended - turn.begun, 0)))
     yield ", ".join(parts)
-    rows, painted = list[list[str]](), list[list[str]]()
-    for step in turn.steps:
-        took = duration(step.ms) if step.ms or step.kind in {"model", "tool"} else ""
-        seq, what, subject = f"{step.seq:>4}", f"{'  ' * step.depth}{step.kind}", _subject(step)
-        rest, last = [what, subject, took, _details(step)], [_cause(step), step.by or ""]
-        rows.append([seq, *rest, *last])
-        rest[1] = out.status(step.state, subject)
-        painted.append([out.paint(seq, "dim"), *rest, *(out.paint(cell, "dim") for cell in last)])
-    for step, text in zip(turn.steps, table(rows, painted) if rows else (), strict=True):
+    rows = [
+        [
+            out.paint(f"{step.seq:>4}", "dim"),
+            f"{'  ' * step.depth}{step.kind}",
+            out.status(step.state, _subject(step)),
+            duration(step.ms) if step.ms or step.kind in {"model", "tool"} else "",
+            _details(step),
+            *(out.paint(cell, "dim") for cell in (_cause(step), step.by or "")),
+        ]
+        for step in turn.steps
+    ]
+    for step, text in zip(turn.steps, table(rows), strict=True):
         yield f"  {text}"
         yield from (f"         {output.diff_line(out, change)}" for change in step.changes)
     if turn.status is None:
@@ -425,7 +427,7 @@ def _tokens(usage: Usage) -> str:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-async def _show_request(runtime: Runtime, target: TurnTarget, number: int, *, as_json: bool) -> None:
+async def _show_request(shell: Shell, runtime: Runtime, target: TurnTarget, number: int) -> None:
     """Print a request to the model, rebuilt from the journal."""
     found = [each for each in await read_requests(runtime.store, target.id) if _concerns(each, target.turn)]
     asked = next((each for each in found if each.number == number), None)
@@ -443,7 +445,7 @@ async def _show_request(runtime: Runtime, target: TurnTarget, number: int, *, as
 
     files = {digest: len(body) for digest, body in asked.request.files.items()}
     report = msgspec.structs.replace(asked, request=msgspec.structs.replace(asked.request, files=files))
-    print_result(report, lines, as_json=as_json)
+    shell.print(report, lines)
 
 
 def _request_parts(request: ModelRequest) -> Iterator[tuple[str, str]]:
@@ -473,7 +475,7 @@ def _concerns(record: records.Record | RecordedRequest, turn: str | None) -> boo
 
 
 async def _show_messages(
-    runtime: Runtime, target: TurnTarget, *, context: bool, words: str | None, as_json: bool
+    shell: Shell, runtime: Runtime, target: TurnTarget, *, context: bool, words: str | None
 ) -> None:
     """Print the messages of a session, or those that the model sees; with `words`, only those that contain them."""
     if target.turn is not None:
@@ -490,23 +492,22 @@ async def _show_messages(
             if len(text) > shown:
                 yield f"  ... {len(text) - shown:,} more characters"
 
-    print_result(found, lines, nothing="nothing was said" if words is None else "nobody said that", as_json=as_json)
+    shell.print(found, lines, nothing="nothing was said" if words is None else "nobody said that")
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
 async def logs(
+    shell: Shell,
     id: options.TurnId,
     *,
     follow: Annotated[bool, flag("Also print new events, until Ctrl-C.", "--follow", "-f")] = False,
     since: Annotated[int, option("SEQ", "Only events after this record.", min=0)] = 0,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Print the events of a session, one to a line."""
     out = stdout()
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         target = await find_target(runtime.store, id, others=True)
         found = runtime.session(target.id).events(since) if follow else _read_events(runtime, target.id, since)
 
@@ -514,7 +515,7 @@ async def logs(
             async for event in found:
                 if target.turn is not None and event.turn != target.turn:
                     continue
-                if as_json:
+                if shell.as_json:
                     out.line(events.encode(event).decode())
                 elif (text := describe_event(event)) is not None:
                     at = datetime.fromtimestamp(event.at / 1000).astimezone().strftime("%H:%M:%S")

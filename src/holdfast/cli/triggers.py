@@ -3,48 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import msgspec
-import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, NamedGroup, argument, option, parse_span
-from holdfast.cli.output import Columns, Terminal, ago, one_line, print_result, printable, table_of, time_left
+from holdfast.cli.options import CallInvalid, CommandGroup, Shell, argument, option
+from holdfast.cli.output import Columns, Terminal, ago, one_line, printable, table_of, time_left
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.clock import wall_time
 from holdfast.triggers.schedules import to_datetime
 from holdfast.triggers.service import TriggerStatus
 
 triggers = CommandGroup(
-    cls=NamedGroup,
-    invoke_without_command=True,
+    cls=options.NamedGroup,
     subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME | remove NAME | prune [NAME]]",
 )
 NameArgument: TypeAlias = Annotated[str, argument("NAME", "A trigger.")]
 ByOption: TypeAlias = Annotated[str, option("WHO", "Your name; it is recorded.", "--by", show_default=False)]
 
 
-@triggers.callback()
-async def list_triggers(
-    context: typer.Context, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE
-) -> None:
+@triggers.listing()
+async def list_triggers(shell: Shell) -> None:
     """List triggers, which start work at a time, for a file, a webhook or an event; or show one of them.
 
     The processes that declare them with runtime.every drive them. These commands count for all of those processes.
     """
-    if context.invoked_subcommand is not None:
-        return
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         found = await runtime.triggers.list()
-    print_result(found, lambda out: _table(out, found), nothing="no triggers", as_json=as_json)
+    shell.print(found, lambda out: _table(out, found), nothing="no triggers")
 
 
 @triggers.command(options.SHOW, hidden=True)
-async def show(name: NameArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
+async def show(shell: Shell, name: NameArgument) -> None:
     """Show a trigger and its last occurrences."""
-    async with view_runtime(store) as runtime:
+    async with view_runtime(shell.store) as runtime:
         found = await runtime.triggers.get(name)
 
     def lines(out: Terminal) -> Iterator[str]:
@@ -55,78 +48,70 @@ async def show(name: NameArgument, *, as_json: options.Json = False, store: opti
             at = to_datetime(last.at).strftime("%Y-%m-%d %H:%M:%SZ")
             yield printable(f"  {at}  {last.what:8} {last.id}  {' '.join(last.why.split())}")
 
-    print_result(found, lines, as_json=as_json)
+    shell.print(found, lines)
 
 
 @triggers.command()
 async def fire(
+    shell: Shell,
     name: NameArgument,
     *,
     payload: Annotated[str, option("JSON", "The payload of the occurrence.", "--payload", show_default=False)] = "null",
     key: Annotated[str | None, option("KEY", "The same key again is the same occurrence.")] = None,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Fire a trigger now. The occurrence is durable when this returns; a process that declares it starts the work."""
     try:
         value = msgspec.json.decode(payload)
     except msgspec.DecodeError as error:
         raise CallInvalid(f"--payload is not JSON: {error}; quote texts, such as '\"a text\"'") from None
-    async with edit_runtime(store) as runtime:
+    async with edit_runtime(shell.store) as runtime:
         occurrence = await runtime.triggers.fire(name, value, key=key)
     report = {"trigger": name, "occurrence": occurrence}
-    print_result(report, f"{name}: {occurrence} is reserved", as_json=as_json)
+    shell.print(report, f"{name}: {occurrence} is reserved")
 
 
 @triggers.command()
-async def enable(
-    name: NameArgument, *, by: ByOption = "", as_json: options.Json = False, store: options.Store = DEFAULT_STORE
-) -> None:
+async def enable(shell: Shell, name: NameArgument, *, by: ByOption = "") -> None:
     """Enable a trigger. Times that passed while it was disabled are not made up for."""
-    await _switch(store, name, by, enabled=True, as_json=as_json)
+    await _switch(shell, name, by, enabled=True)
 
 
 @triggers.command()
-async def disable(
-    name: NameArgument, *, by: ByOption = "", as_json: options.Json = False, store: options.Store = DEFAULT_STORE
-) -> None:
+async def disable(shell: Shell, name: NameArgument, *, by: ByOption = "") -> None:
     """Disable a trigger: it takes no new occurrences. Reserved ones are still started."""
-    await _switch(store, name, by, enabled=False, as_json=as_json)
+    await _switch(shell, name, by, enabled=False)
 
 
-async def _switch(store: Path, name: str, by: str, *, enabled: bool, as_json: bool) -> None:
-    async with edit_runtime(store) as runtime:
+async def _switch(shell: Shell, name: str, by: str, *, enabled: bool) -> None:
+    async with edit_runtime(shell.store) as runtime:
         switch = runtime.triggers.enable if enabled else runtime.triggers.disable
         found = await switch(name, by=by)
     waiting = f"; {found.reserved:,} reserved will be started" if found.reserved else ""
-    print_result(found, f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}", as_json=as_json)
+    shell.print(found, f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}")
 
 
 @triggers.command()
-async def remove(
-    name: NameArgument, *, by: ByOption = "", as_json: options.Json = False, store: options.Store = DEFAULT_STORE
-) -> None:
+async def remove(shell: Shell, name: NameArgument, *, by: ByOption = "") -> None:
     """Remove a trigger and drop its reserved occurrences. Work that it has started goes on.
 
     A process whose code still declares it brings it back when it starts, as its next revision.
     """
-    async with edit_runtime(store) as runtime:
+    async with edit_runtime(shell.store) as runtime:
         await runtime.triggers.remove(name, by=by)
-    print_result({"trigger": name, "removed": True}, f"{name} is removed", as_json=as_json)
+    shell.print({"trigger": name, "removed": True}, f"{name} is removed")
 
 
 @triggers.command()
 async def prune(
+    shell: Shell,
     name: Annotated[str | None, argument("[NAME]", "One trigger.")] = None,
     *,
     older_than: options.OlderThan,
     dry_run: options.DryRun = False,
-    as_json: options.Json = False,
-    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Delete old records of triggers. Their state stays, and every key: no occurrence starts a second time."""
-    age = parse_span("--older-than", older_than)
-    async with edit_runtime(store) as runtime:
+    age = options.parse_span("--older-than", older_than)
+    async with edit_runtime(shell.store) as runtime:
         found = await runtime.triggers.prune(name, older_than=age, dry_run=dry_run)
 
     def lines(_: Terminal) -> Iterator[str]:
@@ -134,7 +119,7 @@ async def prune(
             counts = f"{one.records:,} records, {one.payloads:,} payloads, {one.alarms:,} alarms"
             yield printable(f"{one.name}: {one.problem or (('would forget ' if dry_run else 'forgot ') + counts)}")
 
-    print_result(found, lines, nothing="no triggers", as_json=as_json)
+    shell.print(found, lines, nothing="no triggers")
 
 
 def _table(out: Terminal, found: list[TriggerStatus]) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -195,17 +196,11 @@ def decode_index(store: str, data: bytes) -> dict[EntryPlace, MirrorBase] | None
         return None
     if found.format != _FORMAT or found.store != store:
         return None
-    rows = [row for row in found.rows if _is_name(row[0]) and _is_name(row[1])]
-    return {(scope, key): MirrorBase(mirrored, writing) for scope, key, mirrored, writing in rows}
-
-
-def _is_name(name: str) -> bool:
-    """Check a name: anyone may write into the folder."""
-    try:
-        check_name("name", name)
-    except InvalidId:
-        return False
-    return True
+    bases: dict[EntryPlace, MirrorBase] = {}
+    for scope, key, mirrored, writing in found.rows:
+        with suppress(InvalidId):  # anyone may write into the folder
+            bases[check_name("scope", scope), check_name("key", key)] = MirrorBase(mirrored, writing)
+    return bases
 
 
 # ---- reports and errors ----

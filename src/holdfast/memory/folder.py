@@ -17,37 +17,17 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.filelocks import lock_file
 from holdfast.memory import decisions
-from holdfast.memory.decisions import (
-    OWN_PREFIX,
-    SUFFIX,
-    EntryPlace,
-    FileDigests,
-    MirrorBase,
-    MirrorBusy,
-    MirrorTooLarge,
-    MirrorUnavailable,
-    RefusedFile,
-    StrayFile,
-    conflict_key,
-    digest_of,
-    file_name_of,
-    parse_file_name,
-)
+from holdfast.memory.decisions import SUFFIX, EntryPlace, FileDigests, MirrorBase, StrayFile, digest_of, file_name_of
+from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text
-from holdfast.toolkits.files.workspace import (
-    FileMissing,
-    FileTooLarge,
-    Workspace,
-    printable_name,
-    read_bytes,
-    read_chunks,
-    translate_errors,
-)
+from holdfast.toolkits.files.workspace import FileMissing, printable_name, read_bytes, translate_errors
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -56,15 +36,13 @@ if TYPE_CHECKING:
 
 _EXCHANGE: Final = 2
 _UNSUPPORTED: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
-_LIBC: Final[list[ctypes.CDLL]] = []
+_libc: Final = cache(lambda: ctypes.CDLL(None, use_errno=True))
 
 
 def exchange_names(below: int, one: bytes, other: bytes) -> bool:
     """Swap two files; False if unsupported here. `FileNotFoundError` if one is missing."""
-    if not _LIBC:
-        _LIBC.append(ctypes.CDLL(None, use_errno=True))
     try:
-        call = _LIBC[0].renameat2
+        call = _libc().renameat2
     except AttributeError:
         return False
     if call(below, ctypes.c_char_p(one), below, ctypes.c_char_p(other), ctypes.c_uint(_EXCHANGE)) == 0:
@@ -78,10 +56,8 @@ def exchange_names(below: int, one: bytes, other: bytes) -> bool:
 MAX_ENTRIES: Final = 200_000
 """Most names in the folder."""
 _PATIENCE: Final = 5.0
-_PAUSE: Final = 0.01
 _RACY_NS: Final = 2_000_000_000
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_NO_LOCKS: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_COMPARED: Final = 2**20
 _ADVICE: Final = "it is too large for an entry of memory"
@@ -92,7 +68,7 @@ class FolderContents:
     """The files in the folder."""
 
     files: dict[EntryPlace, FileDigests] = field(default_factory=dict["EntryPlace", FileDigests])
-    refused: list[RefusedFile] = field(default_factory=list[RefusedFile])
+    refused: list[decisions.RefusedFile] = field(default_factory=list[decisions.RefusedFile])
     blocked: set[EntryPlace | str] = field(default_factory=set["EntryPlace | str"])
     """Entries with unusable files, and scopes with unusable folders."""
 
@@ -129,31 +105,20 @@ class MirrorFolder:
         self._digests = digests
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._workspace = Workspace(path, own=True)
+            self._workspace = workspace.Workspace(path, own=True)
         except (OSError, InvalidArgument) as error:
-            raise MirrorUnavailable(str(path), str(error)) from error
+            raise decisions.MirrorUnavailable(str(path), str(error)) from error
         try:
-            self._lock()
-        except BaseException:
+            if not lock_file(self._workspace.root, _PATIENCE, optional=True):
+                raise decisions.MirrorBusy(str(path))
+        except BaseException as error:
             self._workspace.close()
+            if isinstance(error, OSError):
+                raise decisions.MirrorUnavailable(str(path), str(error)) from error
             raise
 
     def close(self) -> None:
         self._workspace.close()
-
-    def _lock(self) -> None:
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                return fcntl.flock(self._workspace.root, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise MirrorBusy(str(self.path)) from None
-                time.sleep(_PAUSE)
-            except OSError as error:
-                if error.errno in _NO_LOCKS:
-                    return None
-                raise MirrorUnavailable(str(self.path), str(error)) from error
 
     def bases(self, store: str) -> dict[EntryPlace, MirrorBase] | None:
         """The last mirrored state; None if it is unknown."""
@@ -187,7 +152,7 @@ class MirrorFolder:
             keys.setdefault(scope, {})[file_name_of(key)] = key
         left = MAX_ENTRIES
         for name in self._names(self._workspace.root):
-            scope = parse_file_name(name, scopes, suffix="")
+            scope = decisions.parse_file_name(name, scopes, suffix="")
             if isinstance(scope, StrayFile):
                 _refuse(found, printable_name(name), scope.reason)
                 continue
@@ -197,7 +162,7 @@ class MirrorFolder:
                 found.blocked.add(scope)
                 _refuse(found, printable_name(name), str(error))
             if left < 0:
-                raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
+                raise decisions.MirrorTooLarge(str(self.path), MAX_ENTRIES)
         return found
 
     def _look_into_scope(self, scope: str, folder: bytes, known: dict[str, str], found: FolderContents) -> int:
@@ -206,7 +171,7 @@ class MirrorFolder:
             for name in self._names(below):
                 count += 1
                 label = f"{printable_name(folder)}/{printable_name(name)}"
-                key = parse_file_name(name, known)
+                key = decisions.parse_file_name(name, known)
                 if isinstance(key, StrayFile):
                     _refuse(found, label, key.reason)
                     continue
@@ -223,7 +188,7 @@ class MirrorFolder:
         with translate_errors("the folder"):
             names = [os.fsencode(name) for name in os.listdir(number)]
         if len(names) > MAX_ENTRIES:
-            raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
+            raise decisions.MirrorTooLarge(str(self.path), MAX_ENTRIES)
         return sorted(names)
 
     def _file_digests(self, below: int, at: tuple[str, bytes], label: str) -> FileDigests:
@@ -233,7 +198,7 @@ class MirrorFolder:
             known = self._digests.get(at)
             if known is not None and known[0] == version:
                 return known[1]
-            seen = _compute_digests(read_chunks(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
+            seen = _compute_digests(workspace.read_chunks(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
             # A file that changed just now may change again within the resolution of its times.
             if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _RACY_NS:
                 self._digests[at] = version, seen
@@ -245,7 +210,7 @@ class MirrorFolder:
             data = read_bytes(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE)
         text = "".join(decode_text([data], label)) if data else ""
         if len(text.encode()) > self._limit:
-            raise FileTooLarge(label, len(data), self._limit, _ADVICE)
+            raise workspace.FileTooLarge(label, len(data), self._limit, _ADVICE)
         return _compute_digests([data]), text
 
     def write(self, place: EntryPlace, value: str, over: str | None, aside: str) -> WriteOutcome:
@@ -307,7 +272,7 @@ class MirrorFolder:
                 self._workspace.directory(folder, printable_name(folder), follow=False) as below,
             ):
                 for name in self._names(below):
-                    if name.startswith(OWN_PREFIX.encode()):
+                    if name.startswith(decisions.OWN_PREFIX.encode()):
                         self._recover_one(below, name, owners.get((folder, name)), bases)
 
     def _recover_one(
@@ -320,7 +285,9 @@ class MirrorFolder:
                 base = None if place is None else bases[place]
                 copies = () if base is None else (base.mirrored, base.writing)
                 ours = {copy.file for copy in copies if copy is not None}
-                self._settle(below, name, ours, conflict_key("recovered" if place is None else place[1], 0, "", ()))
+                self._settle(
+                    below, name, ours, decisions.conflict_key("recovered" if place is None else place[1], 0, "", ())
+                )
             _sync(below)
 
     def _replace(self, below: int, fresh: bytes, name: bytes, over: str, aside: str) -> WriteOutcome:
@@ -347,7 +314,9 @@ class MirrorFolder:
         """Remove a displaced file of the mirror; rename one that a user wrote just now."""
         try:
             with self._workspace.file(old, "a file", below=below, follow=False) as number:
-                seen = _compute_digests(read_chunks(number, "a file", self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
+                seen = _compute_digests(
+                    workspace.read_chunks(number, "a file", self._limit + len(_BYTE_ORDER_MARK), _ADVICE)
+                )
                 mine = seen.file in ours and not _is_being_written(number)
         except FileMissing:
             return True
@@ -384,7 +353,7 @@ class MirrorFolder:
 
 def _refuse(found: FolderContents, label: str, reason: str) -> None:
     if reason:
-        found.refused.append(RefusedFile(label, reason))
+        found.refused.append(decisions.RefusedFile(label, reason))
 
 
 def _file_name(key: str) -> bytes:
@@ -392,7 +361,7 @@ def _file_name(key: str) -> bytes:
 
 
 def _own_name(name: bytes, end: bytes) -> bytes:
-    return f"{OWN_PREFIX}{hashlib.sha256(name).hexdigest()[:24]}.".encode() + end
+    return f"{decisions.OWN_PREFIX}{hashlib.sha256(name).hexdigest()[:24]}.".encode() + end
 
 
 def _compute_digests(pieces: Iterator[bytes] | list[bytes]) -> FileDigests:

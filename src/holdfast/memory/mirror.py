@@ -16,40 +16,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
-from holdfast.errors import (
-    HoldfastError,
-    InvalidNumber,
-    MemoryConflict,
-    MemoryCorrupt,
-    MemoryFull,
-    PayloadTooLarge,
-    UsageError,
-    WorldError,
-)
+from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt
 from holdfast.eventloop import spawn
-from holdfast.memory.decisions import (
-    AUTHOR,
-    DropEntry,
-    EntryPlace,
-    EntryState,
-    EraseFile,
-    FileDigests,
-    KeepBase,
-    KeepBoth,
-    MirrorBase,
-    MirrorDecision,
-    MirroredCopy,
-    MirrorReport,
-    RefusedFile,
-    TakeFile,
-    WriteFile,
-    conflict_key,
-    correct_base,
-    decide,
-    digest_of,
-    is_conflict_key,
-)
+from holdfast.memory import decisions
+from holdfast.memory.decisions import AUTHOR, EntryPlace, EntryState, FileDigests, MirrorBase, RefusedFile
 from holdfast.memory.folder import FolderContents, KnownDigests, MirrorFolder, WriteOutcome, entry_path
 from holdfast.store.memories import TAINTED_FILES
 from holdfast.toolkits.files.workspace import FileMissing
@@ -83,11 +55,11 @@ class _SetAside(msgspec.Struct, frozen=True):
     key: str
 
 
-_Todo: TypeAlias = WriteFile | EraseFile | _SetAside
+_Todo: TypeAlias = decisions.WriteFile | decisions.EraseFile | _SetAside
 
 
 def _state_of(entry: MemoryEntry) -> EntryState:
-    return EntryState(entry.version, digest_of(entry.value.encode()), entry.expires)
+    return EntryState(entry.version, decisions.digest_of(entry.value.encode()), entry.expires)
 
 
 class MirrorSync:
@@ -108,7 +80,7 @@ class MirrorSync:
         self.slept = 0.0
         """Seconds of waiting for files to settle."""
 
-    async def run(self) -> MirrorReport:
+    async def run(self) -> decisions.MirrorReport:
         """Compare once. Files that change meanwhile wait for the next comparison; the report tells so."""
         self._noted = await run_to_end(self._folder.bases, self._store.id)
         self._bases = dict(self._noted or {})
@@ -132,7 +104,7 @@ class MirrorSync:
         await self._write_out()
         paths = {kind: tuple(found) for kind, found in self._paths.items()}
         refused = sorted(self._refused, key=lambda one: one.path)
-        return MirrorReport(**paths, refused=tuple(refused), again=self._again)
+        return decisions.MirrorReport(**paths, refused=tuple(refused), again=self._again)
 
     async def _read_entries(self) -> None:
         for scope in await self._store.memory_scopes():
@@ -172,9 +144,9 @@ class MirrorSync:
 
     def _sort_out(
         self, found: FolderContents, moving: set[EntryPlace]
-    ) -> tuple[list[tuple[EntryPlace, MirrorDecision]], list[EntryPlace]]:
+    ) -> tuple[list[tuple[EntryPlace, decisions.MirrorDecision]], list[EntryPlace]]:
         """The clear decisions, and the places that need their history."""
-        decided: list[tuple[EntryPlace, MirrorDecision]] = []
+        decided: list[tuple[EntryPlace, decisions.MirrorDecision]] = []
         unclear: list[EntryPlace] = []
         for place in sorted({*self._entries, *self._bases, *found.files}):
             if place in moving or place[0] in self._damaged or found.is_blocked(place):
@@ -189,34 +161,39 @@ class MirrorSync:
             if not clear:
                 unclear.append(place)
                 continue
-            decision = decide(base, file, entry or EntryState())
-            if decision != KeepBase(base):
+            decision = decisions.decide(base, file, entry or EntryState())
+            if decision != decisions.KeepBase(base):
                 decided.append((place, decision))
         return decided, unclear
 
-    async def _decide(self, place: EntryPlace, file: FileDigests | None) -> MirrorDecision:
+    async def _decide(self, place: EntryPlace, file: FileDigests | None) -> decisions.MirrorDecision:
         changes = await self._store.memory_history(*place)
         last = EntryState(changes[0].version if changes else 0)
-        return decide(correct_base(self._bases.get(place), file, changes), file, self._entries.get(place, last))
+        return decisions.decide(
+            decisions.correct_base(self._bases.get(place), file, changes), file, self._entries.get(place, last)
+        )
 
     # ---- into memory ----
 
-    async def _take_in(self, place: EntryPlace, decision: MirrorDecision, found: FolderContents) -> None:
+    async def _take_in(self, place: EntryPlace, decision: decisions.MirrorDecision, found: FolderContents) -> None:
         try:
             match decision:
-                case TakeFile(expected):
+                case decisions.TakeFile(expected):
                     await self._take(place, expected, found.files[place])
-                case DropEntry(expected):
-                    await self._drop(place, expected)
-                case KeepBoth():
+                case decisions.DropEntry(expected):
+                    await self._store.memory_delete(*place, expected=expected, by=AUTHOR)
+                    crash_point("mirror.dropped")
+                    del self._entries[place], self._bases[place]
+                    self._paths["dropped"].append(entry_path(place))
+                case decisions.KeepBoth():
                     await self._keep_both(place, decision, found.files[place])
-                case KeepBase(base):
+                case decisions.KeepBase(base):
                     self._remember(place, base)
-                case WriteFile() | EraseFile():
+                case decisions.WriteFile() | decisions.EraseFile():
                     self._todo[place] = decision
         except MemoryConflict:
             self._again = True  # changed meanwhile
-        except (UsageError, WorldError, MemoryFull) as error:
+        except (errors.UsageError, errors.WorldError, errors.MemoryFull) as error:
             self._refuse(place, error)
 
     def _refuse(self, place: EntryPlace, error: HoldfastError) -> None:
@@ -228,12 +205,6 @@ class MirrorSync:
         else:
             self._bases[place] = base
 
-    async def _drop(self, place: EntryPlace, expected: int) -> None:
-        await self._store.memory_delete(*place, expected=expected, by=AUTHOR)
-        crash_point("mirror.dropped")
-        del self._entries[place], self._bases[place]
-        self._paths["dropped"].append(entry_path(place))
-
     async def _take(self, place: EntryPlace, expected: int, file: FileDigests) -> None:
         text = await self._text(place, file)
         if text is None:
@@ -243,7 +214,7 @@ class MirrorSync:
         entry = await self._store.memory_put(*place, text, expected=expected, expires=expires, by=AUTHOR)
         crash_point("mirror.put")
         self._entries[place] = EntryState(entry.version, file.value, expires)
-        self._bases[place] = MirrorBase(MirroredCopy(entry.version, file.value, file.file))
+        self._bases[place] = MirrorBase(decisions.MirroredCopy(entry.version, file.value, file.file))
         self._paths["taken"].append(entry_path(place))
 
     async def _text(self, place: EntryPlace, file: FileDigests) -> str | None:
@@ -257,33 +228,33 @@ class MirrorSync:
             return None
         return text
 
-    async def _keep_both(self, place: EntryPlace, conflict: KeepBoth, file: FileDigests) -> None:
+    async def _keep_both(self, place: EntryPlace, conflict: decisions.KeepBoth, file: FileDigests) -> None:
         """Put the file's text into its own entry; if there is no room, into a file of its own."""
         text = await self._text(place, file)
         if text is None:
             return
         scope, key = place
         others = {other: entry.value for (known, other), entry in self._entries.items() if known == scope}
-        same = (other for other in others if others[other] == file.value and is_conflict_key(other, key))
+        same = (other for other in others if others[other] == file.value and decisions.is_conflict_key(other, key))
         taken = {other for other in others if others[other] != file.value}
         # The entry may have changed again before the file was written: keep the text once.
-        beside = next(same, None) or conflict_key(key, conflict.version, file.value, taken)
+        beside = next(same, None) or decisions.conflict_key(key, conflict.version, file.value, taken)
         self._again = True  # the kept text needs a file or a report
         try:
             if beside not in others:
                 kept = await self._store.memory_put(scope, beside, text, expected=0, by=AUTHOR)
                 self._entries[scope, beside] = _state_of(kept)
-        except (MemoryFull, PayloadTooLarge):
+        except (errors.MemoryFull, errors.PayloadTooLarge):
             self._todo[place] = _SetAside(beside)
             return
         crash_point("mirror.kept")
-        self._todo[place] = WriteFile(conflict.over)
+        self._todo[place] = decisions.WriteFile(conflict.over)
         self._paths["conflicts"].append(entry_path((scope, beside)))
 
     async def _write_out(self) -> None:
         before = dict(self._bases)
         for place, todo in self._todo.items():
-            if not isinstance(todo, EraseFile):
+            if not isinstance(todo, decisions.EraseFile):
                 self._bases[place] = MirrorBase(before.get(place, MirrorBase()).mirrored, self._copy(place))
         await run_to_end(self._note)
         places = list(self._todo)
@@ -295,7 +266,7 @@ class MirrorSync:
 
     async def _value(self, place: EntryPlace) -> str | None:
         """The text to write; None if the entry has changed since the decision."""
-        if isinstance(self._todo[place], EraseFile):
+        if isinstance(self._todo[place], decisions.EraseFile):
             return None
         try:
             entry = await self._store.memory_get(*place)
@@ -316,7 +287,7 @@ class MirrorSync:
     def _carry_out(self, place: EntryPlace, value: str | None, before: MirrorBase | None) -> MirrorBase | None:
         """Change one file; returns its new base."""
         todo, aside = self._todo[place], self._aside(place, before)
-        if isinstance(todo, EraseFile):
+        if isinstance(todo, decisions.EraseFile):
             if not self._folder.erase(place, todo.over, aside):
                 self._again = True
             self._paths["erased"].append(entry_path(place))
@@ -343,12 +314,12 @@ class MirrorSync:
         entry = self._entries.get(place)
         mirrored = None if before is None else before.mirrored
         version = entry.version if entry is not None else 0 if mirrored is None else mirrored.version
-        return conflict_key(place[1], version, "", ())
+        return decisions.conflict_key(place[1], version, "", ())
 
-    def _copy(self, place: EntryPlace) -> MirroredCopy:
+    def _copy(self, place: EntryPlace) -> decisions.MirroredCopy:
         entry = self._entries[place]
         digest = entry.value or ""  # never None here
-        return MirroredCopy(entry.version, digest, digest)
+        return decisions.MirroredCopy(entry.version, digest, digest)
 
     def _note(self) -> None:
         if self._noted != self._bases:
@@ -434,11 +405,11 @@ class Mirror:
     ) -> None:
         for what, value in (("settle", settle), ("poll", poll)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 3600:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidNumber(what, value, "seconds from 0 to 3,600 are wanted")
+                raise errors.InvalidNumber(what, value, "seconds from 0 to 3,600 are wanted")
         self.folder = folder
         self.problem: HoldfastError | OSError | None = None
         """The error of the last comparison, if it failed; the mirror tries again."""
-        self.report: MirrorReport | None = None
+        self.report: decisions.MirrorReport | None = None
         self._store = store
         self._settle = settle
         self._poll = poll
@@ -451,17 +422,20 @@ class Mirror:
         self._tasks: list[asyncio.Task[None]] = []
         self._watch: FolderWatch | None = None
 
-    async def sync(self) -> MirrorReport:
+    async def sync(self) -> decisions.MirrorReport:
         """Compare until both sides are the same, at most a few times; returns all changes."""
         async with self._one:
             self._worked = 0.0
-            reports: list[MirrorReport] = []
+            reports: list[decisions.MirrorReport] = []
             while len(reports) < _ROUNDS and (not reports or reports[-1].again):
                 reports.append(await self._sync_once())
-            self.report = _merge_reports(reports)
+            changes = {
+                kind: tuple(dict.fromkeys(path for each in reports for path in getattr(each, kind))) for kind in _PATHS
+            }
+            self.report = msgspec.structs.replace(reports[-1], **changes)
             return self.report
 
-    async def _sync_once(self) -> MirrorReport:
+    async def _sync_once(self) -> decisions.MirrorReport:
         opening = asyncio.ensure_future(
             asyncio.to_thread(MirrorFolder, self.folder, self._store.limits.memory_bytes, self._digests)
         )
@@ -543,9 +517,3 @@ class Mirror:
             for one in sorted(refused - self._logged, key=lambda one: one.path):  # once for each reason
                 _log.warning("%s in %s is left alone: %s", one.path, self.folder, one.reason)
             self._logged = refused
-
-
-def _merge_reports(reports: list[MirrorReport]) -> MirrorReport:
-    """All changes, and the files that are still refused."""
-    paths = {kind: tuple(dict.fromkeys(path for one in reports for path in getattr(one, kind))) for kind in _PATHS}
-    return msgspec.structs.replace(reports[-1], **paths)

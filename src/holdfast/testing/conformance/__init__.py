@@ -30,9 +30,9 @@ from holdfast.testing.conformance import (
     spending,
     waits,
 )
-from holdfast.testing.conformance.suite import Case, Contents, Stores, cases_in, contents, refusal
+from holdfast.testing.conformance.suite import Case, Stores, cases_in, contents, refusal
 
-__all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
+__all__ = ["PARTS", "Case", "Stores", "cases", "contents", "refusal"]
 
 
 PARTS = (journals, lists, leases, inbox, waits, notifications, memories, rules, spending, attachments, retention)

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, PayloadTooLarge
 from holdfast.records import Admitted, Blob
 from holdfast.store.contract import blob_digest
-from holdfast.testing.conformance.suite import Reopen, leased, refusal, with_blob
+from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, with_blob
 
 if TYPE_CHECKING:
-    from holdfast.records import Record
     from holdfast.store import Lease, Store
     from holdfast.testing.clock import ManualClock
 
@@ -24,8 +23,7 @@ TEXT = "text/plain"
 
 async def _rooted(store: Store) -> None:
     """Make the store refer to a blob."""
-    lease = await leased(store, "root")
-    await store.append(lease, [with_blob(await store.put_blob(b"root"))], head=1)
+    await append_here(store, await leased(store, "root"), with_blob(await store.put_blob(b"root")))
 
 
 async def an_attachment_survives_reopening(store: Store, reopen: Reopen) -> None:
@@ -33,15 +31,13 @@ async def an_attachment_survives_reopening(store: Store, reopen: Reopen) -> None
     store = await reopen()
     assert await store.attachment(put.digest, session="s") == put
     assert (put.digest, put.size, put.name) == (blob_digest(b"hello"), 5, "a.txt")
-    assert await store.attachments("s") == [put]
-    assert await store.attachments() == []
+    assert (await store.attachments("s"), await store.attachments()) == ([put], [])
     assert await store.blob(put.digest) == b"hello"
 
 
 async def the_same_bytes_for_one_session_are_one_attachment_called_as_it_was(store: Store) -> None:
     first = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
-    again = await store.put_attachment(b"hello", "text/csv", name="b.csv", session="s")
-    assert again == first
+    assert await store.put_attachment(b"hello", "text/csv", name="b.csv", session="s") == first
     assert len(await store.attachments("s")) == 1
 
 
@@ -83,11 +79,9 @@ async def a_session_may_read_the_blobs_of_its_inputs_and_tasks(store: Store) -> 
     await store.open_journal("task-1", kind="process", role="task", session="s")
     await store.open_journal("child", kind="session", role="agent", session="s")
     for journal, blob in (("task-1", made), ("child", await store.put_blob(b"of a sub-agent"))):
-        lease = await store.claim(journal)
-        await store.append(lease, [with_blob(blob)], head=1)
-    assert await store.may_read("s", sent.digest)
-    assert await store.may_read("s", made.digest)
-    assert not await store.may_read("s", blob_digest(b"of a sub-agent"))
+        await append_here(store, await store.claim(journal), with_blob(blob))
+    digests = (sent.digest, made.digest, blob_digest(b"of a sub-agent"))
+    assert [await store.may_read("s", digest) for digest in digests] == [True, True, False]
 
 
 async def a_fork_may_read_the_blobs_that_its_parent_could_read_then(
@@ -101,10 +95,8 @@ async def a_fork_may_read_the_blobs_that_its_parent_could_read_then(
     clock.advance(1_000)
     await store.append(lease, [replace(with_blob(after), key="r/other")], head=2)
     late = await store.put_attachment(b"put after", TEXT, session="a")
-    assert await store.may_read("b", before.digest)
-    assert await store.may_read("b", put.digest)
-    assert not await store.may_read("b", after.digest)
-    assert not await store.may_read("b", late.digest)
+    readable = [await store.may_read("b", found.digest) for found in (before, put, after, late)]
+    assert readable == [True, True, False, False]
     await store.fork("c", "b", 1)
     assert await store.may_read("c", before.digest)
 
@@ -120,8 +112,7 @@ async def attachments_of_an_existing_session_are_not_collected(store: Store, clo
     assert await store.collect_blobs(unused_ms=DAY) == 2
     assert await store.blob(kept.digest) == b"kept"
     assert await store.attachment(kept.digest, session="s") == kept
-    assert await store.attachment(never.digest, session="never") is None
-    assert await store.attachment(nobody.digest) is None
+    assert await store.attachment(never.digest, session="never") is await store.attachment(nobody.digest) is None
 
 
 async def blobs_of_a_pending_input_are_not_collected(store: Store, clock: ManualClock) -> None:
@@ -130,9 +121,7 @@ async def blobs_of_a_pending_input_are_not_collected(store: Store, clock: Manual
     await store.accept_into("s", "session", "a", "hello", key="k", refs=refs)
     clock.advance(DAY + 1)
     assert await store.collect_blobs(unused_ms=DAY) == 0
-    lease = await store.claim("s")
-    admitted: list[Record] = [Admitted(at=1, input=1, key="k", refs=tuple(refs))]
-    await store.append(lease, admitted, head=1)
+    await append_here(store, await store.claim("s"), Admitted(at=1, input=1, key="k", refs=tuple(refs)))
     assert await store.collect_blobs(unused_ms=DAY) == 0
 
 
@@ -171,8 +160,7 @@ async def nothing_is_collected_where_nothing_at_all_is_referred_to(store: Store,
     await store.open_journal("a")
     put = await store.put_attachment(b"x", TEXT)
     clock.advance(DAY)
-    await refusal(CollectionRefused, store.collect_blobs())
-    await refusal(CollectionRefused, store.collect_unused(dry_run=True))
+    await refusal(CollectionRefused, store.collect_blobs(), store.collect_unused(dry_run=True))
     assert await store.blob(put.digest) == b"x"
     assert await store.collect_blobs(without_roots=True) == 1
 
@@ -183,14 +171,13 @@ async def nothing_is_collected_while_a_journal_is_quarantined(store: Store, cloc
     await store.put_blob(b"x")
     await store.quarantine("bad", "a test")
     clock.advance(DAY)
-    error = await refusal(CollectionRefused, store.collect_blobs())
-    assert "'bad'" in str(error)
+    assert "'bad'" in str(await refusal(CollectionRefused, store.collect_blobs()))
     await refusal(CollectionRefused, store.collect_blobs(without_roots=True))
 
 
 async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(store: Store) -> None:
-    await refusal(InvalidValue, store.put_attachment(b"", TEXT))
-    await refusal(InvalidValue, store.put_attachment("text", TEXT))  # pyright: ignore[reportArgumentType]
+    for bad in (b"", "text"):
+        await refusal(InvalidValue, store.put_attachment(bad, TEXT))  # pyright: ignore[reportArgumentType]
     most = min(store.limits.attachment_bytes, store.limits.blob_bytes)
     if most <= 1_000_000:  # else it would only take time
         await refusal(PayloadTooLarge, store.put_attachment(bytes(most + 1), TEXT))
@@ -203,5 +190,5 @@ async def the_attachments_of_a_session_are_limited(store: Store) -> None:
     for number in range(most):
         await store.put_attachment(str(number).encode(), TEXT, session="s")
     await refusal(AttachmentsFull, store.put_attachment(b"one more", TEXT, session="s"), session="s", limit=most)
-    await store.put_attachment(b"0", TEXT, session="s")  # it has this one
-    await store.put_attachment(b"one more", TEXT, session="another")
+    for known, session in ((b"0", "s"), (b"one more", "another")):
+        await store.put_attachment(known, TEXT, session=session)

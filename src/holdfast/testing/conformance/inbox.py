@@ -24,8 +24,7 @@ async def the_same_input_under_the_same_key_gives_the_same_receipt(store: StoreA
     first = await store.accept("a", {"x": 1, "y": 2}, key="k")
     clock.advance(5)
     again = await store.accept("a", {"y": 2, "x": 1}, key="k")
-    assert first.fresh
-    assert not again.fresh
+    assert (first.fresh, again.fresh) == (True, False)
     assert (again.input, again.key, again.at) == (first.input, first.key, first.at)
     assert len(await store.pending("a")) == 1
 
@@ -50,10 +49,8 @@ async def idempotency_keys_are_remembered_over_reopening_and_after_admission(
 
 
 async def of_many_inputs_with_one_key_at_once_one_is_taken(one: StoreA, two: Store) -> None:
-    attempts = (store.accept("a", "hello", key="k") for store in (one, two) for _ in range(10))
-    receipts = await asyncio.gather(*attempts)
-    assert sum(receipt.fresh for receipt in receipts) == 1
-    assert {receipt.input for receipt in receipts} == {1}
+    receipts = await asyncio.gather(*(store.accept("a", "hello", key="k") for store in (one, two) * 10))
+    assert (sum(receipt.fresh for receipt in receipts), {receipt.input for receipt in receipts}) == (1, {1})
     assert len(await two.pending("a")) == 1
 
 
@@ -65,8 +62,8 @@ async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conf
 
 async def keys_belong_to_their_journal(store: StoreA) -> None:
     await store.open_journal("b")
-    assert (await store.accept("a", 1, key="k")).fresh
-    assert (await store.accept("b", 2, key="k")).fresh
+    for content, journal in enumerate(("a", "b")):
+        assert (await store.accept(journal, content, key="k")).fresh
 
 
 async def inputs_without_a_key_are_all_different(store: StoreA) -> None:
@@ -95,8 +92,8 @@ async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Stor
 async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store, lease: Lease) -> None:
     for n in range(3):
         await store.accept("a", n, key=f"k{n}")
-    head = await append_here(store, lease, Admitted(at=1, input=2, key="k1", body=msgspec.Raw(b"1")), step("x"))
-    assert head == 3
+    admitted = Admitted(at=1, input=2, key="k1", body=msgspec.Raw(b"1"))
+    assert await append_here(store, lease, admitted, step("x")) == 3
     assert [found.input for found in await store.pending("a")] == [1, 3]
 
 
@@ -133,9 +130,7 @@ async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
 
 async def a_fresh_receipt_has_the_head_of_the_journal_and_a_repeated_one_has_not(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
-    first = await store.accept("a", 1, key="k")
-    again = await store.accept("a", 1, key="k")
-    assert (first.head, again.head) == (3, 0)
+    assert [(await store.accept("a", 1, key="k")).head for _ in range(2)] == [3, 0]
 
 
 async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: ManualClock) -> None:
@@ -146,8 +141,7 @@ async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: Manual
     assert found == Receipt("a", first.input, "k", first.at, fresh=False)
     await append_here(store, lease, Admitted(at=1, input=first.input, key="k", run="t1"))
     assert await store.find_input("a", "k") == found
-    assert await store.find_input("a", "other") is None
-    assert await store.find_input("b", "k") is None
+    assert await store.find_input("a", "other") is await store.find_input("b", "k") is None
 
 
 async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> None:
@@ -161,12 +155,10 @@ async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> Non
 
 async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
-    first = await store.accept_into("a", "session", "clerk", 1, key="k")
-    again = await store.accept_into("a", "session", "clerk", 1, key="k")
-    assert (first.fresh, again.fresh) == (True, False)
+    fresh = [(await store.accept_into("a", "session", "clerk", 1, key="k")).fresh for _ in range(2)]
+    assert fresh == [True, False]
     await refusal(errors.KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
-    assert (await store.journal("a")).head == 1
-    assert len(await store.pending("a")) == 1
+    assert ((await store.journal("a")).head, len(await store.pending("a"))) == (1, 1)
 
 
 async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> None:
@@ -175,9 +167,12 @@ async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> 
     await store.open_journal("bad", "session", "clerk")
     await store.quarantine("bad", "a test")
     async with unchanged(store):
-        await refusal(errors.JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
-        await refusal(errors.JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
-        await refusal(errors.JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
+        await refusal(
+            errors.JournalConflict,
+            store.accept_into("a", "process", "clerk", 2, key="new"),
+            store.accept_into("a", "session", "cook", 2, key="new"),
+            store.accept_into("a", "session", None, 1, key="k"),
+        )
         await refusal(errors.JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
 
 
@@ -200,18 +195,17 @@ REFUSE: Final = AdmissionWindow(duplicates="refuse", duplicate_window_ms=1_000)
 
 
 async def inputs_over_the_rate_are_refused_until_there_is_room(
-    store: Store, clock: ManualClock, reopen: Reopen
+    store: StoreA, clock: ManualClock, reopen: Reopen
 ) -> None:
     start = clock.read().wall
-    await store.open_journal("a")
     await store.accept("a", 1, admission=TWO_A_SECOND)
     clock.advance(400)
     await store.accept("a", 2, admission=TWO_A_SECOND)
     async with unchanged(store):
         clock.advance(599)
-        error = await refusal(errors.RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
-        assert (error.session, error.per_window, error.window_ms) == ("a", 2, 1_000)
-        assert error.retry_at == start + 1_000
+        refused = store.accept("a", 3, admission=TWO_A_SECOND)
+        error = {"session": "a", "per_window": 2, "window_ms": 1_000, "retry_at": start + 1_000}
+        await refusal(errors.RateExceeded, refused, **error)
     store = await reopen()
     clock.advance(1)
     await store.accept("a", 3, admission=TWO_A_SECOND)
@@ -219,9 +213,8 @@ async def inputs_over_the_rate_are_refused_until_there_is_room(
 
 
 async def of_many_inputs_at_once_only_as_many_come_in_as_the_rate_lets(one: Store, two: Store) -> None:
-    attempts = [
-        store.accept_into("a", "session", None, n, admission=TWO_A_SECOND) for n, store in enumerate((one, two) * 5)
-    ]
+    stores = enumerate((one, two) * 5)
+    attempts = [store.accept_into("a", "session", None, n, admission=TWO_A_SECOND) for n, store in stores]
     answers = await asyncio.gather(*attempts, return_exceptions=True)
     assert sum(isinstance(answer, errors.RateExceeded) for answer in answers) == 8
     assert len(await one.pending("a")) == 2
@@ -235,9 +228,8 @@ async def the_same_key_is_the_same_input_whatever_the_rate(store: StoreA) -> Non
     await refusal(errors.KeyConflict, store.accept("a", 2, key="k", admission=TWO_A_SECOND))
 
 
-async def inputs_count_for_their_own_journal_and_only_under_an_admission(store: Store) -> None:
-    for journal in ("a", "b"):
-        await store.open_journal(journal)
+async def inputs_count_for_their_own_journal_and_only_under_an_admission(store: StoreA) -> None:
+    await store.open_journal("b")
     for n in range(3):
         await store.accept("a", n)
     for n in range(2):
@@ -263,19 +255,13 @@ async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: StoreA, cl
     assert (await store.accept("a", 2, admission=TWO_A_SECOND)).fresh
 
 
-async def a_duplicate_input_within_the_window_is_refused(store: Store, clock: ManualClock) -> None:
+async def a_duplicate_input_within_the_window_is_refused(store: StoreA, clock: ManualClock) -> None:
     start = clock.read().wall
-    await store.open_journal("a")
     await store.accept("a", {"say": "yes"}, key="k1", admission=REFUSE)
     clock.advance(999)
     async with unchanged(store):
-        await refusal(
-            errors.DuplicateInput,
-            store.accept("a", {"say": "yes"}, key="k2", admission=REFUSE),
-            session="a",
-            key_of_first="k1",
-            at=start,
-        )
+        again = store.accept("a", {"say": "yes"}, key="k2", admission=REFUSE)
+        await refusal(errors.DuplicateInput, again, session="a", key_of_first="k1", at=start)
     assert (await store.accept("a", {"say": "no"}, key="k2", admission=REFUSE)).fresh
     clock.advance(1)
     assert (await store.accept("a", {"say": "yes"}, key="k3", admission=REFUSE)).fresh
@@ -304,25 +290,20 @@ async def the_key_of_a_duplicate_stays_with_the_first_input(store: StoreA, clock
 
 
 async def a_duplicate_input_without_a_key_leaves_no_alias(store: StoreA) -> None:
-    await store.accept("a", "yes", admission=SAME_TURN)
-    await store.accept("a", "yes", admission=SAME_TURN)
+    for _ in range(2):
+        await store.accept("a", "yes", admission=SAME_TURN)
     assert await store.examine(lambda reader: list(reader.raw_aliases())) == []
 
 
-async def a_duplicate_input_does_not_count_for_the_rate(store: Store) -> None:
+async def a_duplicate_input_does_not_count_for_the_rate(store: StoreA) -> None:
     terms = AdmissionWindow(per_window=1, window_ms=1_000, duplicates="same_turn", duplicate_window_ms=1_000)
-    await store.open_journal("a")
     await store.accept("a", "yes", admission=terms)
     assert not (await store.accept("a", "yes", admission=terms)).fresh
     await refusal(errors.RateExceeded, store.accept("a", "no", admission=terms))
 
 
 async def an_invalid_admission_is_refused(store: StoreA) -> None:
-    for bad in (
-        AdmissionWindow(per_window=0),
-        AdmissionWindow(window_ms=0),
-        AdmissionWindow(duplicate_window_ms=-1),
-    ):
+    for bad in (AdmissionWindow(per_window=0), AdmissionWindow(window_ms=0), AdmissionWindow(duplicate_window_ms=-1)):
         await refusal(errors.InvalidNumber, store.accept("a", 1, admission=bad))
     await refusal(errors.InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
     await refusal(errors.InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
@@ -340,9 +321,7 @@ async def _note(store: Store, journal: str, message: str = "too much") -> Refuse
 
 
 async def refusals_are_there_for_the_next_opening_newest_first(store: Store, reopen: Reopen) -> None:
-    first = await _note(store, "s")
-    second = await _note(store, "t")
-    third = await _note(store, "s", "again")
+    first, second, third = await _note(store, "s"), await _note(store, "t"), await _note(store, "s", "again")
     store = await reopen()
     assert await store.refusals() == [third, second, first]
     assert await store.refusals("s") == [third, first]
@@ -374,9 +353,6 @@ async def a_refusal_for_an_invalid_journal_id_is_not_kept(store: Store) -> None:
 
 
 async def the_terms_of_agents_survive_reopening(store: Store, reopen: Reopen) -> None:
-    await store.set_terms("a", "{}")
-    await store.set_terms("b", "1")
-    await store.set_terms("a", "2")
-    await store.set_terms("b", None)
-    store = await reopen()
-    assert await store.terms() == {"a": "2"}
+    for agent, terms in (("a", "{}"), ("b", "1"), ("a", "2"), ("b", None)):
+        await store.set_terms(agent, terms)
+    assert await (await reopen()).terms() == {"a": "2"}

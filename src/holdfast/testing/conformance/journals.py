@@ -53,9 +53,9 @@ async def opening_a_journal_again_finds_it_as_it_is(store: Store, lease: Lease, 
 async def one_id_belongs_to_one_kind_and_one_agent(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
     async with unchanged(store):
-        await refusal(errors.JournalConflict, store.open_journal("a", "process", "clerk"), journal="a")
-        await refusal(errors.JournalConflict, store.open_journal("a", "session", "cook"))
-        await refusal(errors.JournalConflict, store.open_journal("a", "session"))
+        opening = store.open_journal
+        attempts = (opening("a", "process", "clerk"), opening("a", "session", "cook"), opening("a", "session"))
+        await refusal(errors.JournalConflict, *attempts, journal="a")
 
 
 async def journals_opened_at_the_same_moment_are_one_journal(one: Store, two: Store) -> None:
@@ -71,15 +71,13 @@ async def every_call_on_a_missing_journal_says_so_and_writes_nothing(store: Stor
 
 
 async def sequences_are_dense_from_one(store: Store, lease: Lease) -> None:
-    head = await store.append(lease, [step("x"), step("y")], head=1)
-    assert head == 3
-    assert await store.append(lease, [step("z")], head=head) == 4
+    assert await store.append(lease, [step("x"), step("y")], head=1) == 3
+    assert await store.append(lease, [step("z")], head=3) == 4
     assert [entry.seq for entry in await store.read("a")] == [1, 2, 3, 4]
 
 
-async def records_come_back_as_they_were_written(store: Store, reopen: Reopen) -> None:
+async def records_come_back_as_they_were_written(store: Store, lease: Lease, reopen: Reopen) -> None:
     written: list[Record] = [Started(at=7, run="main", code="v1"), step("é/☃", at=8)]
-    lease = await leased(store, "a")
     await store.append(lease, written, head=1)
     store = await reopen()
     assert [entry.record for entry in await store.read("a", after=1)] == written
@@ -94,10 +92,8 @@ async def the_callback_of_an_append_runs_once_and_before_its_waiters(store: Stor
 
 async def the_callback_of_an_append_gets_its_refusal(store: Store, lease: Lease) -> None:
     told: list[BaseException | None] = []
-    await refusal(
-        errors.HeadConflict,
-        store.append(lease, [step("x")], head=7, then=lambda done: told.append(done.exception())),
-    )
+    attempt = store.append(lease, [step("x")], head=7, then=lambda done: told.append(done.exception()))
+    await refusal(errors.HeadConflict, attempt)
     assert [type(error) for error in told] == [errors.HeadConflict]
 
 
@@ -119,13 +115,11 @@ async def a_second_opened_record_is_refused(store: Store, lease: Lease) -> None:
 
 async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(store: Store, lease: Lease) -> None:
     limit = store.limits.record_bytes
-    around = len(msgspec.json.encode(step("y", value=b'""')))
-    fits = step("y", value=b'"%b"' % (b"x" * (limit - around)))
-    too_large = step("y", value=b'"%b"' % (b"x" * (limit - around + 1)))
+    room = limit - len(msgspec.json.encode(step("y", value=b'""')))
+    fits, too_large = (step("y", value=b'"%b"' % (b"x" * size)) for size in (room, room + 1))
     async with unchanged(store):
-        await refusal(
-            errors.PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1), size=limit + 1, limit=limit
-        )
+        attempt = store.append(lease, [step("x"), too_large], head=1)
+        await refusal(errors.PayloadTooLarge, attempt, size=limit + 1, limit=limit)
     assert await store.append(lease, [fits], head=1) == 2
 
 
@@ -133,8 +127,7 @@ async def reading_goes_on_from_a_cursor_with_a_limit(store: Store, lease: Lease)
     await store.append(lease, [step(str(n)) for n in range(9)], head=1)
     assert [entry.seq for entry in await store.read("a", after=3, limit=4)] == [4, 5, 6, 7]
     assert [entry.seq for entry in await store.read("a", after=7)] == [8, 9, 10]
-    assert await store.read("a", after=10) == []
-    assert await store.read("a", after=1_000) == []
+    assert await store.read("a", after=10) == await store.read("a", after=1_000) == []
     await refusal(errors.InvalidNumber, store.read("a", after=-5))
     await refusal(errors.UsageError, store.read("a", limit=0))
 
@@ -164,30 +157,25 @@ async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(store: 
 
 
 async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(store: StoreA) -> None:
-    await store.open_journal("b")
-    await store.accept("b", "hello")
-    await store.accept("b", "again")
+    for content in ("hello", "again"):
+        await store.accept_into("b", "session", None, content)
     assert await store.wakes(["a", "b", "ghost"]) == {"a": 0, "b": 2}
 
 
 async def a_journal_and_its_inbox_are_read_in_one_go(store: StoreA) -> None:
     await append_here(store, await store.claim("a"), step("x"))
     await store.accept("a", "hello", key="k")
-    entries, waiting, _ = await store.read_with_inbox("a")
-    assert entries == await store.read("a")
-    assert waiting == await store.pending("a")
+    assert (await store.read_with_inbox("a"))[:2] == (await store.read("a"), await store.pending("a"))
 
 
 async def a_text_is_no_list_of_journals(store: StoreA) -> None:
-    await refusal(errors.InvalidArgument, store.heads("a"))
-    await refusal(errors.InvalidArgument, store.wakes("a"))
+    await refusal(errors.InvalidArgument, store.heads("a"), store.wakes("a"))
 
 
 async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(store: Store) -> None:
     names = [f"j{n}" for n in range(5)]
     leases = {name: await leased(store, name) for name in names}
-    for round_ in range(4):
-        head = round_ + 1
+    for head in range(1, 5):
         await asyncio.gather(*(store.append(leases[name], [step(f"x{head}")], head=head) for name in names))
     feed = await store.feed()
     assert [entry.pos for entry in feed] == list(range(1, len(names) * 5 + 1))
@@ -212,16 +200,13 @@ async def pipelined_appends_are_carried_out_in_their_order(store: Store, lease: 
     assert keys == [f"main/{n}" for n in range(200)]
 
 
-async def when_one_pipelined_append_fails_all_after_it_fail(store: Store) -> None:
-    missing = with_blob(Blob("0" * 64, 1))
-    lease = await leased(store, "a")
+async def when_one_pipelined_append_fails_all_after_it_fail(store: Store, lease: Lease) -> None:
     first = store.append(lease, [step("x")], head=1)
-    bad = store.append(lease, [missing], head=2)
+    bad = store.append(lease, [with_blob(Blob("0" * 64, 1))], head=2)
     later = [store.append(lease, [step(f"l{n}")], head=3 + n) for n in range(5)]
     assert await first == 2
     await refusal(errors.BlobMissing, bad)
-    for attempt in later:
-        assert (await refusal(errors.HeadConflict, attempt)).actual == 2
+    await refusal(errors.HeadConflict, *later, actual=2)
     assert (await store.journal("a")).head == 2
 
 
@@ -280,8 +265,7 @@ async def a_fork_names_its_parent_and_copies_nothing(store: Store, clock: Manual
     clock.advance(5)
     fork = await store.fork("b", "a", 3)
     assert (fork.id, fork.kind, fork.agent, fork.status, fork.head) == ("b", "session", "clerk", "idle", 1)
-    assert (fork.parent, fork.parent_seq) == ("a", 3)
-    assert (fork.created, fork.updated) == (clock.read().wall, clock.read().wall)
+    assert (fork.parent, fork.parent_seq, fork.created, fork.updated) == ("a", 3, *[clock.read().wall] * 2)
     (entry,) = await store.read("b")
     assert isinstance(entry.record, Opened)
     assert (entry.record.parent, entry.record.parent_seq) == ("a", 3)
@@ -304,8 +288,8 @@ async def a_fork_leaves_its_parent_as_it_is(store: Store, lease: Lease) -> None:
     assert await store.append(lease, [step("x")], head=1) == 2
 
 
-async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(store: Store) -> None:
-    await append_here(store, await leased(store, "a"), step("x"), step("y"))
+async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(store: Store, lease: Lease) -> None:
+    await append_here(store, lease, step("x"), step("y"))
     for at in (1, 2, 3):
         assert (await store.fork(f"b{at}", "a", at)).parent_seq == at
     async with unchanged(store):
@@ -353,8 +337,8 @@ async def a_missing_or_quarantined_journal_cannot_be_forked(store: Store) -> Non
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
     async with unchanged(store):
-        assert (await refusal(errors.JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
-        assert (await refusal(errors.JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
+        await refusal(errors.JournalMissing, store.fork("b", "ghost", 1), journal="ghost")
+        await refusal(errors.JournalQuarantined, store.fork("b", "bad", 1), journal="bad")
 
 
 async def forks_made_at_the_same_moment_are_one_fork(one: StoreA, two: Store) -> None:
@@ -374,12 +358,8 @@ async def the_same_bytes_are_kept_once(store: Store, reopen: Reopen) -> None:
 async def an_append_that_refers_to_a_missing_blob_is_refused(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         missing = Blob("0" * 64, 1)
-        refers: list[Record] = [
-            with_blob(missing),
-            Admitted(at=1, input=1, key="k", blob=missing),
-            Ended(at=1, run="main", status="completed", blob=missing),
-        ]
-        for record in refers:
+        admitted = Admitted(at=1, input=1, key="k", blob=missing)
+        for record in (with_blob(missing), admitted, Ended(at=1, run="main", status="completed", blob=missing)):
             await refusal(errors.BlobMissing, store.append(lease, [record], head=1), digest=missing.digest)
 
 
@@ -388,11 +368,8 @@ async def only_old_blobs_that_nothing_refers_to_are_collected(store: Store, leas
     await store.append(lease, [with_blob(used)], head=1)
     clock.advance(2_000)
     young = await store.put_blob(b"young")
-    assert await store.collect_blobs(unused_ms=3_000) == 0
-    assert await store.collect_blobs(unused_ms=1_000) == 1
-    assert await store.blob(unused.digest) is None
-    assert await store.blob(used.digest) == b"used"
-    assert await store.blob(young.digest) == b"young"
+    assert [await store.collect_blobs(unused_ms=age) for age in (3_000, 1_000)] == [0, 1]
+    assert [await store.blob(blob.digest) for blob in (unused, used, young)] == [None, b"used", b"young"]
 
 
 async def putting_a_blob_again_saves_it_from_collection(store: Store, clock: ManualClock) -> None:
@@ -400,9 +377,9 @@ async def putting_a_blob_again_saves_it_from_collection(store: Store, clock: Man
     blob = await store.put_blob(b"x")
     clock.advance(2_000)
     await store.put_blob(b"x")
-    assert await store.collect_blobs(unused_ms=1_000) == 0
-    clock.advance(2_000)
-    assert await store.collect_blobs(unused_ms=1_000) == 1
+    for collected in (0, 1):
+        assert await store.collect_blobs(unused_ms=1_000) == collected
+        clock.advance(2_000)
     assert await store.blob(blob.digest) is None
 
 
@@ -417,16 +394,14 @@ async def a_collected_blob_can_be_put_again(store: Store, lease: Lease, clock: M
 
 async def an_empty_blob_is_a_blob(store: Store) -> None:
     blob = await store.put_blob(b"")
-    assert blob.size == 0
-    assert await store.blob(blob.digest) == b""
+    assert (blob.size, await store.blob(blob.digest)) == (0, b"")
 
 
 async def the_version_grows_with_every_commit(store: Store, lease: Lease) -> None:
     await store.open_wait("a", "w")
-    calls = {name: call for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items() if name in _CHANGES}
-    for name, call in calls.items():
+    for name in _CHANGES:
         before = store.version
-        await call(store, lease)
+        await {**ON_A_JOURNAL, **ON_THE_STORE}[name](store, lease)
         assert store.version > before, name
 
 
@@ -498,20 +473,15 @@ async def closing_wakes_those_who_wait_for_changes(store: StoreA) -> None:
     waiting = asyncio.ensure_future(store.changed(await _quiet(store)))
     await asyncio.sleep(0)
     await store.close()
-    await refusal(errors.StoreClosed, promptly(waiting))
-    await refusal(errors.StoreClosed, promptly(store.changed(0)))
+    await refusal(errors.StoreClosed, promptly(waiting), promptly(store.changed(0)))
 
 
 async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(store: Store) -> None:
     lease, other = await leased(store, "a"), await leased(store, "b")
     await store.quarantine("a", "a test")
     async with unchanged(store):
-        for attempt in (
-            store.append(lease, [step("x")], head=1),
-            store.claim("a"),
-            store.accept("a", 1, key="k"),
-        ):
-            await refusal(errors.JournalQuarantined, attempt, journal="a", reason="a test")
+        attempts = (store.append(lease, [step("x")], head=1), store.claim("a"), store.accept("a", 1, key="k"))
+        await refusal(errors.JournalQuarantined, *attempts, journal="a", reason="a test")
     assert await store.append(other, [step("x")], head=1) == 2
 
 
@@ -522,8 +492,8 @@ async def a_quarantined_journal_still_answers_inputs_it_has_accepted(store: Stor
 
 
 async def the_first_reason_of_a_quarantine_stays_also_over_reopening(store: StoreA, reopen: Reopen) -> None:
-    await store.quarantine("a", "first")
-    await store.quarantine("a", "second")
+    for reason in ("first", "second"):
+        await store.quarantine("a", reason)
     store = await reopen()
     assert (await store.journal("a")).quarantine == "first"
     assert [line.quarantine for line in await store.journals()] == ["first"]

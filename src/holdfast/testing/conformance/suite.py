@@ -6,12 +6,14 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from inspect import get_annotations, iscoroutinefunction
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.errors import CollectionRefused, HoldfastError
 from holdfast.records import Blob, Done, EffectRequest
+from holdfast.store import Spend
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 
@@ -22,21 +24,9 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.records import Record
-    from holdfast.store import (
-        Entry,
-        Input,
-        Journal,
-        Lease,
-        MemoryChange,
-        MemoryEntry,
-        Notification,
-        Spend,
-        Store,
-        StoredAttachment,
-        StoredRule,
-        Wait,
-        Work,
-    )
+    from holdfast.store import Lease, MemoryEntry, Store, Work
+    from holdfast.store.audit import Violation
+    from holdfast.store.contract import Reader
 
     Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]
 
@@ -124,39 +114,29 @@ async def unchanged(store: Store) -> AsyncGenerator[None]:
     assert await contents(store) == before
 
 
-class Contents(NamedTuple):
-    """Everything that can be read from a store: two equal contents mean that nothing has changed."""
+async def contents(store: Store) -> dict[str, object]:
+    """Read everything from a store, by topic: two equal contents mean that nothing has changed.
 
-    position: int
-    journals: list[Journal]
-    records: dict[str, list[Entry]]
-    pending: dict[str, list[Input]]
-    waits: dict[str, list[Wait]]
-    work: list[tuple[str, int]]
-    notifications: list[Notification]
-    memory: list[tuple[list[MemoryEntry], list[MemoryChange]]]
-    rules: list[StoredRule]
-    spending: dict[tuple[str | None, int | None], Spend]
-    attachments: list[StoredAttachment]
-
-
-async def contents(store: Store) -> Contents:
-    """Read it all. The store of a test is small; pages are still followed to their end."""
+    The store of a test is small; pages are still followed to their end.
+    """
     lines = await read_pages(store.journals, store.limits.page)
     names = sorted(line.id for line in lines)
-    return Contents(
-        await store.last_position(),
-        lines,
-        {name: [entry async for entry in store.read_all(name)] for name in names},
-        {name: await store.pending(name) for name in names},
-        {name: await store.waits(name) for name in names},
-        [(found.journal, found.wakes) for found in await all_work(store)],
-        await read_pages(store.notifications, store.limits.page),
-        [await _memory(store, scope.scope) for scope in await store.memory_scopes()],
-        await read_pages(store.rule_history, store.limits.page),
-        await store.examine(lambda reader: {(agent, day): spend for agent, day, spend in reader.spending.raw()}),
-        await store.examine(lambda reader: sorted(reader.attachments.raw(), key=lambda one: (one.session, one.digest))),
+    memory = [await _memory(store, scope.scope) for scope in await store.memory_scopes()]
+    spending, attachments = await store.examine(
+        lambda reader: (list(reader.spending.raw()), list(reader.attachments.raw()))
     )
+    return {
+        "position": await store.last_position(),
+        "journals": lines,
+        "records": {name: [entry async for entry in store.read_all(name)] for name in names},
+        "inputs and waits": {name: (await store.pending(name), await store.waits(name)) for name in names},
+        "work": [(found.journal, found.wakes) for found in await all_work(store)],
+        "notifications": await read_pages(store.notifications, store.limits.page),
+        "memory": memory,
+        "rules": await read_pages(store.rule_history, store.limits.page),
+        "spending": {(agent, day): spend for agent, day, spend in spending},
+        "attachments": sorted(attachments, key=lambda one: (one.session, one.digest)),
+    }
 
 
 async def read_pages(read: Callable[..., Awaitable[list[T]]], limit: int) -> list[T]:
@@ -169,16 +149,16 @@ async def read_pages(read: Callable[..., Awaitable[list[T]]], limit: int) -> lis
     return found
 
 
-async def all_work(store: Store) -> list[Work]:
+async def all_work(store: Store, limit: int | None = None) -> list[Work]:
     """All work of the store, page by page."""
-    found: list[Work] = []
-    while page := await store.work(found[-1].no if found else 0):
-        assert page[0] not in found, "a page begins with work that was shown before"
-        found.extend(page)
-    return found
+
+    async def read(before: Work | None, limit: int) -> list[Work]:
+        return await store.work(before.no if before else 0, limit=limit)
+
+    return await read_pages(read, limit or store.limits.page)
 
 
-async def _memory(store: Store, scope: str) -> tuple[list[MemoryEntry], list[MemoryChange]]:
+async def _memory(store: Store, scope: str) -> object:
     """All entries of a scope, and their history."""
     entries: list[MemoryEntry] = []
     while page := await store.memory_list(scope, after=entries[-1].key if entries else ""):
@@ -186,18 +166,19 @@ async def _memory(store: Store, scope: str) -> tuple[list[MemoryEntry], list[Mem
     return entries, [change for entry in entries for change in await store.memory_history(scope, entry.key)]
 
 
-async def refusal(kind: type[E], attempt: Awaitable[object], **fields: object) -> E:
-    """The error of this kind and with these fields that `attempt` ends with; any other end fails the case."""
-    try:
-        answer = await attempt
-    except kind as error:
-        found = {name: getattr(error, name) for name in fields}
-        if found != fields:
-            message = f"{fields} were expected in {error!r}, not {found}"
-            raise AssertionError(message) from error
-        return error
-    message = f"it should have been refused with {kind.__name__}, but it answered {answer!r}"
-    raise AssertionError(message)
+async def refusal(kind: type[E], *attempts: Awaitable[object], **fields: object) -> E:
+    """The error of this kind and with these fields that each attempt ends with; any other end fails the case."""
+    refused: list[E] = []
+    for number, attempt in enumerate(attempts, 1):
+        try:
+            answer = await attempt
+        except kind as error:
+            refused.append(error)
+        else:
+            raise AssertionError(f"attempt {number} should have been refused with {kind.__name__}, not {answer!r}")
+        found = {name: getattr(refused[-1], name) for name in fields}
+        assert found == fields, f"attempt {number}: {fields} were expected in {refused[-1]!r}, not {found}"
+    return refused[-1]
 
 
 async def promptly(attempt: Awaitable[Any]) -> Any:  # any value
@@ -221,14 +202,36 @@ async def leased(store: Store, journal: str, *, ttl_ms: int = 10_000) -> Lease:
     return await store.claim(journal, ttl_ms=ttl_ms)
 
 
-async def append_here(store: Store, lease: Lease, *added: Record) -> int:
+async def append_here(store: Store, lease: Lease, *added: Record, spend: Spend | None = None) -> int:
     """Append where the journal ends now."""
-    return await store.append(lease, added, head=(await store.journal(lease.journal)).head)
+    return await store.append(lease, added, head=(await store.journal(lease.journal)).head, spend=spend)
+
+
+def spend_of_step(record: Record, _: object) -> Spend | None:
+    """In the cases of spending, every step is a tool call."""
+    return Spend(tool_calls=1) if isinstance(record, Done) else None
+
+
+def audit_steps(reader: Reader) -> list[Violation]:
+    """Audit a store whose spending is that of its steps."""
+    return audit(reader, None, spend_of_step)
+
+
+def _calls(*names: str) -> dict[str, Call]:
+    """Calls without arguments."""
+    return {name: lambda store, _, call=methodcaller(name): call(store) for name in names}
+
+
+def _journal_calls(*names: str) -> dict[str, Call]:
+    """Calls with the id of a journal (or of anything) as the only argument."""
+    return {name: lambda store, lease, name=name: getattr(store, name)(lease.journal) for name in names}
 
 
 ON_A_JOURNAL: Final[dict[str, Call]] = {
+    **_journal_calls(
+        "claim", "revoke_waits", "journal", "read", "tail", "pending", "read_with_inbox", "waits", "next_notifications"
+    ),
     "append": lambda store, lease: store.append(lease, [step("x")], head=1),
-    "claim": lambda store, lease: store.claim(lease.journal),
     "renew": lambda store, lease: store.renew(lease),
     "release": lambda store, lease: store.release(lease),
     "fork": lambda store, lease: store.fork(f"{lease.journal}-fork", lease.journal, 1),
@@ -239,21 +242,13 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "answer_next": lambda store, lease: store.answer_next(lease.journal, "w/", 1, most=9, key="k"),
     "expire_wait": lambda store, lease: store.expire_wait(lease.journal, "w"),
     "cancel_wait": lambda store, lease: store.cancel_wait(lease.journal, "w"),
-    "revoke_waits": lambda store, lease: store.revoke_waits(lease.journal),
     "trim_journal": lambda store, lease: store.trim_journal(lease, 0),
     "remove_waits": lambda store, lease: store.remove_waits(lease, "w", 0),
     "empty_inputs": lambda store, lease: store.empty_inputs(lease, 0),
     "quarantine": lambda store, lease: store.quarantine(lease.journal, "a test"),
-    "journal": lambda store, lease: store.journal(lease.journal),
-    "read": lambda store, lease: store.read(lease.journal),
-    "tail": lambda store, lease: store.tail(lease.journal),
-    "pending": lambda store, lease: store.pending(lease.journal),
-    "read_with_inbox": lambda store, lease: store.read_with_inbox(lease.journal),
     "wait": lambda store, lease: store.wait(lease.journal, "w"),
-    "waits": lambda store, lease: store.waits(lease.journal),
     "notify": lambda store, lease: store.notify(lease.journal, kind="task", title="done", key="k"),
     "deliver_notifications": lambda store, lease: store.deliver_notifications(lease, (), "news"),
-    "next_notifications": lambda store, lease: store.next_notifications(lease.journal),
 }
 """Every call that takes a journal."""
 
@@ -264,42 +259,42 @@ async def _collected(store: Store) -> None:
 
 
 ON_THE_STORE: Final[dict[str, Call]] = {
+    **_calls(
+        "work",
+        "attachments",
+        "feed",
+        "last_position",
+        "journals",
+        "due",
+        "next_due",
+        "notifications",
+        "ripen",
+        "purge_notifications",
+        "memory_scopes",
+        "memory_purge",
+        "rule_history",
+        "tombstones",
+    ),
+    **_journal_calls("memory_list", "memory_page", "tombstone"),
     "open_journal": lambda store, lease: store.open_journal(f"{lease.journal}-new"),
     "accept_into": lambda store, lease: store.accept_into(f"{lease.journal}-made", "session", None, "hello", key="k"),
     "heads": lambda store, lease: store.heads([lease.journal]),
     "wakes": lambda store, lease: store.wakes([lease.journal]),
-    "work": lambda store, _: store.work(),
     "put_blob": lambda store, lease: store.put_blob(lease.journal.encode()),
     "collect_blobs": lambda store, _: _collected(store),
     "put_attachment": lambda store, lease: store.put_attachment(lease.journal.encode(), "text/plain"),
     "share_attachment": lambda store, lease: store.share_attachment("0" * 64, lease.journal),
     "attachment": lambda store, _: store.attachment("0" * 64),
-    "attachments": lambda store, _: store.attachments(),
     "may_read": lambda store, lease: store.may_read(lease.journal, "0" * 64),
     "blob": lambda store, _: store.blob("0" * 64),
-    "feed": lambda store, _: store.feed(),
-    "last_position": lambda store, _: store.last_position(),
-    "journals": lambda store, _: store.journals(),
-    "due": lambda store, _: store.due(),
-    "next_due": lambda store, _: store.next_due(),
-    "notifications": lambda store, _: store.notifications(),
-    "ripen": lambda store, _: store.ripen(),
-    "purge_notifications": lambda store, _: store.purge_notifications(),
     "memory_put": lambda store, lease: store.memory_put(lease.journal, "k", "v"),
     "memory_get": lambda store, lease: store.memory_get(lease.journal, "k"),
     "memory_delete": lambda store, lease: store.memory_delete(lease.journal, "k"),
-    "memory_list": lambda store, lease: store.memory_list(lease.journal),
-    "memory_page": lambda store, lease: store.memory_page(lease.journal),
     "memory_search": lambda store, lease: store.memory_search(lease.journal, "v"),
     "memory_history": lambda store, lease: store.memory_history(lease.journal, "k"),
-    "memory_scopes": lambda store, _: store.memory_scopes(),
-    "memory_purge": lambda store, _: store.memory_purge(),
     "open_waits": lambda store, _: store.open_waits("approval"),
     "add_rule": lambda store, _: store.add_rule("clerk", "{}", by="ops"),
     "rules": lambda store, _: store.rules("clerk"),
-    "rule_history": lambda store, _: store.rule_history(),
-    "tombstone": lambda store, lease: store.tombstone(lease.journal),
-    "tombstones": lambda store, _: store.tombstones(),
     "spent": lambda store, _: store.spent("clerk"),
 }
 """Every call that takes none."""

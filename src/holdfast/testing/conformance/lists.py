@@ -9,19 +9,26 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import Fenced, InvalidId, InvalidValue, JournalConflict
-from holdfast.records import Admitted, Done, Ended, Handed, Opened, Parked, Resumed, Started, next_status, touches_lists
+from holdfast.records import Admitted, Ended, Handed, Opened, Parked, Resumed, Started, next_status, touches_lists
 from holdfast.store import Journal, Spend
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Reopen, Stores, append_here, leased, read_pages, refusal, step, unchanged
+from holdfast.testing.conformance.suite import (
+    Reopen,
+    Stores,
+    append_here,
+    audit_steps,
+    leased,
+    read_pages,
+    refusal,
+    spend_of_step,
+    step,
+    unchanged,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.records import Blob, EndStatus, JournalKind, Record, Status
+    from holdfast.records import EndStatus, JournalKind, Record, Status
     from holdfast.store import Lease, Store
-    from holdfast.store.audit import Violation
-    from holdfast.store.contract import Reader
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:
@@ -39,7 +46,7 @@ async def _populate(store: Store, clock: ManualClock) -> None:
         await append_here(store, lease, *story[: n % 6 or 1])
 
 
-async def the_status_of_a_journal_follows_its_records(store: Store) -> None:
+async def the_status_of_a_journal_follows_its_records(store: Store, lease: Lease) -> None:
     story: list[tuple[Record, Status]] = [
         (Started(at=1, run="r"), "running"),
         (step("a"), "running"),
@@ -57,7 +64,6 @@ async def the_status_of_a_journal_follows_its_records(store: Store) -> None:
         (Parked(at=12, run="v"), "waiting"),
         (Resumed(at=13, run="v", by="pid 2"), "running"),
     ]
-    lease = await leased(store, "a")
     await store.accept("a", 1, key="k")
     assert (await store.journal("a")).status == "idle"
     for record, status in story:
@@ -94,18 +100,20 @@ async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_l
         assert await store.journal(f"j{n}") == msgspec.structs.replace(before, head=head + 2), story
 
 
-async def the_audit_finds_a_started_run_that_ended_as_unstarted(stores: Stores) -> None:
-    ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
+async def _broken_run(stores: Stores, *records: Record) -> None:
+    """Assert that the audit finds the end of a run wrong."""
     async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), Started(at=1, run="r"), ended)
+        await append_here(store, await leased(store, "a"), *records)
         assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
+
+
+async def the_audit_finds_a_started_run_that_ended_as_unstarted(stores: Stores) -> None:
+    await _broken_run(stores, Started(at=1, run="r"), Ended(at=2, run="r", status="cancelled", unstarted=True))
 
 
 async def the_audit_finds_an_ended_run_that_was_resumed(stores: Stores) -> None:
     ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), ended, Resumed(at=3, run="r", by="pid 2"))
-        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
+    await _broken_run(stores, ended, Resumed(at=3, run="r", by="pid 2"))
 
 
 async def journals_are_listed_newest_first(store: Store, clock: ManualClock) -> None:
@@ -123,11 +131,8 @@ async def lists_can_be_narrowed_by_kind_status_and_agent(store: Store, clock: Ma
     statuses: tuple[Status | None, ...] = (None, "idle", "running", "waiting", "completed", "failed", "limit")
     agents = (None, "clerk", "cook", "nobody")
     for kind, status, agent in itertools.product(kinds, statuses, agents):
-        expected = [
-            line
-            for line in everything
-            if kind in (None, line.kind) and status in (None, line.status) and agent in (None, line.agent)
-        ]
+        lines = (line for line in everything if kind in (None, line.kind) and status in (None, line.status))
+        expected = [line for line in lines if agent in (None, line.agent)]
         assert await store.journals(kind=kind, status=status, agent=agent) == expected, (kind, status, agent)
 
 
@@ -177,15 +182,6 @@ async def _to_cook(store: Store) -> Lease:
     return lease
 
 
-def _spend_of(record: Record, _read_blob: Callable[[Blob], bytes | None]) -> Spend | None:
-    """In these cases, every step is a tool call."""
-    return Spend(tool_calls=1) if isinstance(record, Done) else None
-
-
-def _audit(reader: Reader) -> list[Violation]:
-    return audit(reader, None, _spend_of)
-
-
 async def a_journal_is_listed_for_whom_it_was_handed_over_to(store: Store, reopen: Reopen) -> None:
     await _to_cook(store)
     assert (await store.journal("a")).agent == "cook"
@@ -200,7 +196,8 @@ async def a_journal_is_listed_for_whom_it_was_handed_over_to(store: Store, reope
 
 async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
     lease = await _clerks(store)
-    other = await _taken_over(store, lease)
+    await store.release(lease)
+    other = await store.claim("a")
     async with unchanged(store):
         await refusal(Fenced, store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=1))
     assert (await store.journal("a")).agent == "clerk"
@@ -208,15 +205,9 @@ async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
     assert (await store.journal("a")).agent == "cook"
 
 
-async def _taken_over(store: Store, lease: Lease) -> Lease:
-    await store.release(lease)
-    return await store.claim(lease.journal)
-
-
 async def a_handoff_is_the_last_record_of_its_commit(store: Store) -> None:
     lease = await _clerks(store)
-    added = [step("x"), _handed("cook", "clerk", "x"), step("y")]
-    await refusal(InvalidValue, store.append(lease, added, head=1))
+    await refusal(InvalidValue, store.append(lease, [step("x"), _handed("cook", "clerk", "x"), step("y")], head=1))
     await refusal(InvalidId, store.append(lease, [step("x"), _handed("", "clerk", "x")], head=1))
     assert (await store.journal("a")).head == 1
 
@@ -229,8 +220,8 @@ async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(s
         assert await store.open_journal("a", "session", agent) == line
         assert (await store.accept_into("a", "session", agent, agent, key=agent)).fresh
     for agent in ("waiter", None):
-        await refusal(JournalConflict, store.open_journal("a", "session", agent))
-        await refusal(JournalConflict, store.accept_into("a", "session", agent, 1))
+        opened, accepted = store.open_journal("a", "session", agent), store.accept_into("a", "session", agent, 1)
+        await refusal(JournalConflict, opened, accepted)
     await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
 
 
@@ -270,11 +261,10 @@ async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: 
 async def spending_counts_for_the_agent_that_did_the_work(store: Store, reopen: Reopen) -> None:
     lease = await _clerks(store)
     one = Spend(tool_calls=1)
-    await store.append(lease, [step("w")], head=1, spend=one)
-    await store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=2, spend=one)
-    await store.append(lease, [step("y")], head=4, spend=one)
+    for records in ([step("w")], [step("x"), _handed("cook", "clerk", "x")], [step("y")]):
+        await append_here(store, lease, *records, spend=one)
     assert (await store.spent("clerk"), await store.spent("cook")) == (one + one, one)
-    assert await store.examine(_audit) == []
+    assert await store.examine(audit_steps) == []
     store = await reopen()
     async with unchanged(store):
-        await store.rebuild_spending(_spend_of)
+        await store.rebuild_spending(spend_of_step)

@@ -7,10 +7,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidId, MemoryConflict, MemoryFull, PayloadTooLarge
-from holdfast.testing.conformance.suite import Reopen, refusal, unchanged
+from holdfast.testing.conformance.suite import Reopen, memory_entries, refusal, unchanged
 
 if TYPE_CHECKING:
-    from holdfast.store import MemoryEntry, Store
+    from holdfast.store import Store
     from holdfast.testing.clock import ManualClock
 
 
@@ -34,20 +34,21 @@ async def a_memory_survives_reopening(store: Store, clock: ManualClock, reopen: 
     assert (changed.version, changed.created, changed.updated, changed.by) == (2, now, now + 5, "cook")
     store = await reopen()
     assert await store.memory_get("team", "greeting") == changed
-    assert await store.memory_get("other", "greeting") is None
-    assert await store.memory_get("team", "other") is None
+    assert await store.memory_get("other", "greeting") is await store.memory_get("team", "other") is None
 
 
 async def a_change_that_expects_a_version_changes_no_other(store: Store) -> None:
-    await refusal(
-        MemoryConflict, store.memory_put("s", "k", "x", expected=1), scope="s", key="k", expected=1, current=0
-    )
-    await store.memory_put("s", "k", "one", expected=0)
-    await store.memory_put("s", "k", "two", expected=1)
+    early = store.memory_put("s", "k", "x", expected=1)
+    await refusal(MemoryConflict, early, scope="s", key="k", expected=1, current=0)
+    for expected, value in enumerate(("one", "two")):
+        await store.memory_put("s", "k", value, expected=expected)
     async with unchanged(store):
         for expected in (0, 1, 3):
-            await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=expected), current=2)
-            await refusal(MemoryConflict, store.memory_delete("s", "k", expected=expected))
+            put, delete = (
+                store.memory_put("s", "k", "x", expected=expected),
+                store.memory_delete("s", "k", expected=expected),
+            )
+            await refusal(MemoryConflict, put, delete, current=2)
     deleted = await store.memory_delete("s", "k", expected=2)
     assert deleted is not None
     assert deleted.value == "two"
@@ -66,11 +67,9 @@ async def of_two_who_change_the_same_version_one_wins(one: Store, two: Store) ->
 async def versions_grow_also_over_deletion(store: Store, reopen: Reopen) -> None:
     await store.memory_put("s", "k", "one")
     await store.memory_delete("s", "k")
-    assert await store.memory_get("s", "k") is None
-    assert await store.memory_delete("s", "k") is None
+    assert await store.memory_get("s", "k") is await store.memory_delete("s", "k") is None
     store = await reopen()
-    again = await store.memory_put("s", "k", "two", expected=0)
-    assert again.version == 3
+    assert (await store.memory_put("s", "k", "two", expected=0)).version == 3
     await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
 
 
@@ -81,10 +80,8 @@ async def the_history_has_every_change_newest_first(store: Store, clock: ManualC
     await store.memory_put("s", "k", "two", by="b")
     await store.memory_delete("s", "k", by="c")
     await store.memory_put("s", "other", "x")
-    found = [
-        (change.version, change.change, change.value, change.at, change.by)
-        for change in await store.memory_history("s", "k")
-    ]
+    history = await store.memory_history("s", "k")
+    found = [(change.version, change.change, change.value, change.at, change.by) for change in history]
     assert found[0] == (3, "deleted", None, now + 1, "c")
     assert found[1:] == [(2, "put", "two", now + 1, "b"), (1, "put", "one", now, "a")]
     assert [change.version for change in await store.memory_history("s", "k", 1)] == [3]
@@ -106,46 +103,30 @@ async def entries_are_listed_by_key_page_by_page(store: Store) -> None:
     for prefix in ("", "b", "b1", "é", "\U0001f600", "x"):
         expected = [name for name in names if name.startswith(prefix)]
         for size in (1, 2, 50):
-            seen: list[MemoryEntry] = []
-            while page := await store.memory_list("s", prefix, after=seen[-1].key if seen else "", limit=size):
-                assert len(page) <= size
-                seen.extend(page)
-            assert [entry.value for entry in seen] == expected, (prefix, size)
+            assert [entry.value for entry in await memory_entries(store, "s", prefix, size)] == expected, (prefix, size)
             first = await store.memory_page("s", prefix, limit=size)
             assert ([entry.key for entry in first.entries], first.damaged) == (expected[:size], [])
 
 
 async def a_search_finds_entries_with_all_the_words(store: Store) -> None:
-    await store.memory_put("s", "invoice", "The invoice of March was paid late")
-    await store.memory_put("s", "march", "A walk in the park")
-    await store.memory_put("other", "invoice", "An invoice of nobody")
-    await store.memory_put("s", "gone", "invoice")
+    for scope, key, value in (
+        *(("s", "invoice", "The invoice of March was paid late"), ("s", "march", "A walk in the park")),
+        *(("other", "invoice", "An invoice of nobody"), ("s", "gone", "invoice")),
+        *(("s", "changed", "invoice"), ("s", "changed", "nothing of that")),
+    ):
+        await store.memory_put(scope, key, value)
     await store.memory_delete("s", "gone")
-    await store.memory_put("s", "changed", "invoice")
-    await store.memory_put("s", "changed", "nothing of that")
-    assert await _keys(store, "s", "INVOICE") == {"invoice"}
+    assert await _keys(store, "s", "INVOICE") == await _keys(store, "s", "  paid \t invoice\n") == {"invoice"}
     assert await _keys(store, "s", "march") == {"invoice", "march"}
-    assert await _keys(store, "s", "  paid \t invoice\n") == {"invoice"}
-    assert await _keys(store, "s", "paid park") == set()
-    assert len((await store.memory_search(None, "invoice")).entries) == 2
-    assert len((await store.memory_search(None, "invoice", 1)).entries) == 1
-    assert await _keys(store, "s", "  ") == set()
+    assert await _keys(store, "s", "paid park") == await _keys(store, "s", "  ") == set()
+    assert [len((await store.memory_search(None, "invoice", limit)).entries) for limit in (50, 1)] == [2, 1]
 
 
 async def the_words_of_a_search_mean_nothing_but_themselves(store: Store) -> None:
     await store.memory_put("s", "k", "apple pear")
     for words in (
         *('"', "'", '"apple', "apple OR nothing", "apple AND nothing", "NOT nothing", "NEAR(apple nothing)"),
-        *(
-            "nothing*",
-            "^nothing",
-            "value:nothing",
-            "key : apple",
-            "-nothing",
-            "(apple",
-            "apple)",
-            "no + apple",
-        ),
+        *("nothing*", "^nothing", "value:nothing", "key : apple", "-nothing", "(apple", "apple)", "no + apple"),
         *("a\x00b", "; DROP TABLE memories", "%nothing", "{value}: nothing", '""nothing""'),
     ):
         assert (await store.memory_search("s", words)).damaged == [], words
@@ -156,9 +137,9 @@ async def the_words_of_a_search_mean_nothing_but_themselves(store: Store) -> Non
 
 async def expired_entries_are_not_found(store: Store, clock: ManualClock) -> None:
     until = clock.read().wall + 10
-    await store.memory_put("s", "short", "apple secret", expires=until)
     await store.memory_put("s", "long", "apple")
-    await store.memory_put("t", "short", "apple", expires=until)
+    for scope, value in (("s", "apple secret"), ("t", "apple")):
+        await store.memory_put(scope, "short", value, expires=until)
     clock.advance(9)
     assert len(await store.memory_list("s")) == 2
     clock.advance(1)
@@ -179,11 +160,9 @@ async def a_purge_removes_expired_entries(store: Store, clock: ManualClock) -> N
     await store.memory_put("s", "changed", "kept")
     assert await store.memory_purge() == 0
     clock.advance(10)
-    assert await store.memory_purge() == 1
-    assert await store.memory_purge() == 0
+    assert [await store.memory_purge() for _ in range(2)] == [1, 0]
     kept = await store.examine(lambda reader: [body for _, body in reader.raw_bytes()])
-    assert b"kept" in kept
-    assert b"the secret" not in kept
+    assert (b"kept" in kept, b"the secret" in kept) == (True, False)
     history = [(change.version, change.change) for change in await store.memory_history("s", "short")]
     assert history == [(2, "expired"), (1, "put")]
     assert [entry.key for entry in await store.memory_list("s")] == ["changed", "long"]
@@ -215,10 +194,8 @@ async def the_room_of_a_scope_is_limited(store: Store, clock: ManualClock) -> No
 
 async def scopes_have_their_number_of_entries_and_bytes(store: Store) -> None:
     assert await store.memory_scopes() == []
-    await store.memory_put("b", "k", "é")
-    await store.memory_put("a", "key", "xyz")
-    await store.memory_put("a", "k", "")
-    await store.memory_put("gone", "k", "")
+    for scope, key, value in (("b", "k", "é"), ("a", "key", "xyz"), ("a", "k", ""), ("gone", "k", "")):
+        await store.memory_put(scope, key, value)
     await store.memory_delete("gone", "k")
     found = [(scope.scope, scope.entries, scope.bytes) for scope in await store.memory_scopes()]
     assert found == [("a", 2, 7), ("b", 1, 3)]
@@ -231,8 +208,7 @@ async def a_value_over_the_limit_is_refused(store: Store) -> None:
 
 async def a_name_is_one_that_a_file_can_have(store: Store) -> None:
     for bad in BAD_NAMES:
-        await refusal(InvalidId, store.memory_put(bad, "k", "v"))
-        await refusal(InvalidId, store.memory_put("s", bad, "v"))
+        await refusal(InvalidId, store.memory_put(bad, "k", "v"), store.memory_put("s", bad, "v"))
     assert await store.memory_scopes() == []
     for good in GOOD_NAMES:
         await store.memory_put(good, good, "v")

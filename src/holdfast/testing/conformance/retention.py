@@ -22,20 +22,24 @@ if TYPE_CHECKING:
 KEY = "call"
 
 
-async def _begun(store: Store, id: str = "p", said: object = "go") -> Lease:
+async def _begun(store: Store, id: str = "p") -> Lease:
     """Begin a process; returns its lease."""
-    await store.accept_into(id, "process", "f", said, key=KEY, role="process", session="s")
+    await store.accept_into(id, "process", "f", "go", key=KEY, role="process", session="s")
     lease = await store.claim(id)
     await append_here(store, lease, Admitted(at=1, input=1, key=KEY), Started(at=1, run="r"))
     return lease
 
 
-async def _over(store: Store, id: str = "p", said: object = "go") -> int:
-    """Run a process to its end; returns the head of its journal."""
-    lease = await _begun(store, id, said)
-    head = await append_here(store, lease, step("x"), Ended(at=2, run="r", status="completed"))
+async def _end(store: Store, lease: Lease, *records: Record) -> int:
+    """End a process and release its lease; returns the head of its journal."""
+    head = await append_here(store, lease, *records, Ended(at=2, run="r", status="completed"))
     await store.release(lease, seen=lease.wakes)
     return head
+
+
+async def _over(store: Store, id: str = "p") -> int:
+    """Run a process to its end; returns the head of its journal."""
+    return await _end(store, await _begun(store, id), step("x"))
 
 
 async def _prune(store: Store, id: str, head: int) -> Tombstone:
@@ -49,8 +53,8 @@ def _spends_nothing(_: Record, __: ReadBlob) -> Spend | None:
 async def a_pruned_journal_is_gone_and_says_so(store: Store, reopen: Reopen) -> None:
     stone = await _prune(store, "p", await _over(store))
     assert (stone.journal, stone.detail, stone.session) == ("p", "completed", "s")
-    for attempt in (store.journal("p"), store.read("p"), store.claim("p"), store.waits("p"), store.pending("p")):
-        await refusal(JournalPruned, attempt, status="completed")
+    attempts = (store.journal("p"), store.read("p"), store.claim("p"), store.waits("p"), store.pending("p"))
+    await refusal(JournalPruned, *attempts, status="completed")
     assert await store.journals() == []
     store = await reopen()
     assert await store.tombstone("p") == stone
@@ -58,10 +62,9 @@ async def a_pruned_journal_is_gone_and_says_so(store: Store, reopen: Reopen) -> 
 
 async def an_id_that_was_pruned_is_never_used_again(store: Store) -> None:
     await _prune(store, "p", await _over(store))
-    same = store.accept_into("p", "process", "f", "go", key=KEY, role="process", session="s")
-    assert (await refusal(JournalPruned, same)).same
-    other = store.accept_into("p", "process", "f", "stop", key=KEY, role="process", session="s")
-    assert not (await refusal(JournalPruned, other)).same
+    for content, same in (("go", True), ("stop", False)):
+        again = store.accept_into("p", "process", "f", content, key=KEY, role="process", session="s")
+        await refusal(JournalPruned, again, same=same)
     await refusal(JournalConflict, store.open_journal("p", "process", "g", role="process", session="s"))
     await refusal(JournalPruned, store.open_journal("p", "process", "f", role="process", session="s"))
     await store.open_journal("q")
@@ -106,8 +109,8 @@ async def the_newest_position_is_not_given_to_another_record(store: Store, reope
     await store.open_journal("after")
     assert [(found.pos, found.journal) for found in await store.feed(after=last)] == [(last + 1, "after")]
     store = await reopen()
-    await _prune(store, "p2", await _over(store, "p2"))
-    await _prune(store, "p3", await _over(store, "p3"))
+    for name in ("p2", "p3"):
+        await _prune(store, name, await _over(store, name))
     assert [found.journal for found in await store.feed()] == ["before", "after", ""]
 
 
@@ -123,22 +126,16 @@ async def a_reader_of_the_feed_finds_the_tombstones_of_pruned_journals(store: St
 
 async def blobs_of_a_pruned_journal_are_collected(store: Store, clock: ManualClock) -> None:
     blob, kept = await store.put_blob(b"large"), await store.put_blob(b"shared")
-    lease = await _begun(store)
-    ended = Ended(at=2, run="r", status="completed")
-    head = await append_here(store, lease, with_blob(blob), with_blob(kept, "shared"), ended)
+    head = await _end(store, await _begun(store), with_blob(blob), with_blob(kept, "shared"))
     await append_here(store, await leased(store, "other"), with_blob(kept))
-    await store.release(lease, seen=lease.wakes)
     await _prune(store, "p", head)
     clock.advance(1)
-    assert await store.collect_blobs(unused_ms=0) == 1
-    assert await store.blob(kept.digest) == b"shared"
+    assert (await store.collect_blobs(unused_ms=0), await store.blob(kept.digest)) == (1, b"shared")
 
 
 async def an_old_blob_goes_with_the_last_journal_that_had_it(store: Store, clock: ManualClock) -> None:
     blob = await store.put_blob(b"large")
-    lease = await _begun(store)
-    head = await append_here(store, lease, with_blob(blob), Ended(at=2, run="r", status="completed"))
-    await store.release(lease, seen=lease.wakes)
+    head = await _end(store, await _begun(store), with_blob(blob))
     clock.advance(3_600_001)
     await _prune(store, "p", head)
     assert await store.blob(blob.digest) is None
@@ -149,20 +146,15 @@ async def waits_and_notifications_go_with_their_journal(store: Store) -> None:
     await store.open_wait("p", "w", deadline=5)
     told = (await store.notify("p", kind="task", title="done"))[0]
     await store.settle_notification(told.id, "acknowledged")
-    head = await append_here(store, lease, Ended(at=2, run="r", status="completed"))
-    await store.release(lease, seen=(await store.wakes(["p"]))["p"])
+    head = await _end(store, lease)
     await store.release(await store.claim("p"), seen=(await store.wakes(["p"]))["p"])
     await _prune(store, "p", head)
-    assert await store.due() == []
-    assert await store.notifications() == []
+    assert await store.due() == await store.notifications() == []
 
 
 async def spending_survives_pruning(store: Store) -> None:
-    lease = await _begun(store)
-    head = (await store.journal("p")).head
-    ended = Ended(at=2, run="r", status="completed")
-    spend = Spend(model_calls=1, cost_micros=7)
-    head = await store.append(lease, [step("x"), ended], head=head, spend=spend)
+    lease, spend = await _begun(store), Spend(model_calls=1, cost_micros=7)
+    head = await append_here(store, lease, step("x"), Ended(at=2, run="r", status="completed"), spend=spend)
     await store.release(lease, seen=lease.wakes)
     await store.prune_journal("p", head=head, detail="completed", key=KEY, spent={0: spend})
     assert await store.spent("f") == spend
@@ -174,11 +166,10 @@ async def spending_survives_pruning(store: Store) -> None:
 async def a_trimmed_journal_goes_on_where_it_was(store: Store, reopen: Reopen) -> None:
     lease = await leased(store, "s")
     await append_here(store, lease, step("a"), step("b"), step("c"))
-    assert await store.trim_journal(lease, 3) == 3
-    assert await store.trim_journal(lease, 3) == 0
+    assert [await store.trim_journal(lease, 3) for _ in range(2)] == [3, 0]
     await append_here(store, lease, step("d"))
-    assert [entry.seq for entry in await store.read("s")] == [4, 5]
-    assert [entry.seq for entry in await store.tail("s", 2)] == [4, 5]
+    for entries in (await store.read("s"), await store.tail("s", 2)):
+        assert [entry.seq for entry in entries] == [4, 5]
     store = await reopen()
     assert [entry.seq async for entry in store.read_all("s")] == [4, 5]
 
@@ -194,8 +185,7 @@ async def only_the_holder_of_a_journal_trims_it(store: Store) -> None:
     await append_here(store, lease, step("a"), step("b"))
     await store.release(lease)
     await store.claim("s")
-    await refusal(Fenced, store.trim_journal(lease, 1))
-    await refusal(Fenced, store.empty_inputs(lease, 1))
+    await refusal(Fenced, store.trim_journal(lease, 1), store.empty_inputs(lease, 1))
 
 
 async def a_key_whose_input_was_emptied_is_still_taken(store: Store, clock: ManualClock) -> None:
@@ -205,14 +195,10 @@ async def a_key_whose_input_was_emptied_is_still_taken(store: Store, clock: Manu
     await append_here(store, lease, Admitted(at=1, input=1, key="old"), Admitted(at=1, input=2, key="spared"))
     clock.advance(10)
     await store.accept("s", {"said": "new"}, key="new")
-    assert await store.empty_inputs(lease, clock.read().wall, [2]) == 1
-    assert await store.empty_inputs(lease, clock.read().wall, [2]) == 0
+    assert [await store.empty_inputs(lease, clock.read().wall, [2]) for _ in range(2)] == [1, 0]
     assert not (await store.accept("s", {"said": "old"}, key="old")).fresh
-    assert [(found.input, bool(found.body)) for n in (1, 2, 3) if (found := await store.input("s", n))] == [
-        (1, False),
-        (2, True),
-        (3, True),
-    ]
+    inputs = [await store.input("s", number) for number in (1, 2, 3)]
+    assert [(found.input, bool(found.body)) for found in inputs if found] == [(1, False), (2, True), (3, True)]
 
 
 async def old_waits_that_are_settled_are_removed(store: Store, clock: ManualClock) -> None:

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 ALLOW = '{"allow":"files.read*"}'
 
 
-async def _bodies(store: Store, agent: str) -> list[str]:
-    return [rule.body for rule in await store.rules(agent)]
-
-
 async def a_rule_is_in_force_until_it_is_removed(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     now = clock.read().wall
     added, fresh = await store.add_rule("clerk", ALLOW, by="ops")
@@ -41,16 +37,14 @@ async def a_rule_is_in_force_until_it_is_removed(store: Store, clock: ManualCloc
 async def a_rule_for_every_agent_is_in_force_for_each(store: Store) -> None:
     for agent, body in (("clerk", "1"), ("*", "2"), ("cook", "3"), ("clerk", "4")):
         await store.add_rule(agent, body, by="ops")
-    assert await _bodies(store, "clerk") == ["1", "2", "4"]
-    assert await _bodies(store, "cook") == ["2", "3"]
-    assert await _bodies(store, "*") == ["2"]
+    for agent, bodies in (("clerk", ["1", "2", "4"]), ("cook", ["2", "3"]), ("*", ["2"])):
+        assert [rule.body for rule in await store.rules(agent)] == bodies, agent
 
 
 async def the_first_to_store_a_rule_has_stored_it(one: Store, two: Store) -> None:
     attempts = (store.add_rule("clerk", ALLOW, by=f"p{n}") for n, store in enumerate((one, two) * 4))
     answers = await asyncio.gather(*attempts)
-    assert sum(fresh for _, fresh in answers) == 1
-    assert len({rule for rule, _ in answers}) == 1
+    assert (sum(fresh for _, fresh in answers), len({rule for rule, _ in answers})) == (1, 1)
     assert (await one.add_rule("cook", ALLOW, by="ops"))[1]
 
 

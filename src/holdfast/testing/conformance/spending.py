@@ -8,27 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import (
-    Fenced,
-    HeadConflict,
-    InvalidArgument,
-    InvalidNumber,
-    JournalCorrupt,
-    PayloadTooLarge,
-    StoreBusy,
-)
-from holdfast.records import Done
+from holdfast import errors
 from holdfast.store import Spend
-from holdfast.store.audit import audit
-from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, step, unchanged
+from holdfast.testing.conformance.suite import (
+    Reopen,
+    append_here,
+    audit_steps,
+    leased,
+    refusal,
+    spend_of_step,
+    step,
+    unchanged,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.records import Blob, Record
+    from holdfast.records import Record
     from holdfast.store import Lease, Store
-    from holdfast.store.audit import Violation
-    from holdfast.store.contract import Reader
 
 
 DAY: Final = 86_400_000
@@ -42,29 +37,15 @@ async def _clerk(store: Store, journal: str = "a", agent: str | None = "clerk") 
 
 
 async def _spend(store: Store, lease: Lease, spend: Spend, *, at: int = 1) -> None:
-    head = (await store.journal(lease.journal)).head
-    await store.append(lease, [step(f"s{head}", at=at)], head=head, spend=spend)
-
-
-def _spend_of(record: Record, _read_blob: Callable[[Blob], bytes | None]) -> Spend | None:
-    """In these cases, every step is a tool call."""
-    return Spend(tool_calls=1) if isinstance(record, Done) else None
-
-
-def _audit(reader: Reader) -> list[Violation]:
-    return audit(reader, None, _spend_of)
+    await append_here(store, lease, step(f"s{(await store.journal(lease.journal)).head}", at=at), spend=spend)
 
 
 async def spends_add_up_for_each_day_and_in_all(store: Store, reopen: Reopen) -> None:
-    lease = await _clerk(store)
-    await _spend(store, lease, ONE, at=DAY - 1)
-    await _spend(store, lease, ONE, at=DAY)
-    await _spend(store, lease, Spend(cost_micros=10), at=DAY + 1)
+    lease, ten = await _clerk(store), Spend(cost_micros=10)
+    for spend, at in ((ONE, DAY - 1), (ONE, DAY), (ten, DAY + 1)):
+        await _spend(store, lease, spend, at=at)
     store = await reopen()
-    assert await store.spent("clerk", 0) == ONE
-    assert await store.spent("clerk", 1) == ONE + Spend(cost_micros=10)
-    assert await store.spent("clerk", 2) == NOTHING
-    assert await store.spent("clerk") == ONE + ONE + Spend(cost_micros=10)
+    assert [await store.spent("clerk", day) for day in (0, 1, 2, None)] == [ONE, ONE + ten, NOTHING, ONE + ONE + ten]
 
 
 async def agents_spend_apart_and_journals_of_one_agent_together(store: Store) -> None:
@@ -78,44 +59,40 @@ async def agents_spend_apart_and_journals_of_one_agent_together(store: Store) ->
 async def spends_of_many_appends_at_once_are_all_counted(one: Store, two: Store) -> None:
     leases = [await _clerk(store, f"{store.owner.instance}{n}") for store in (one, two) for n in range(5)]
     openings = [one] * 5 + [two] * 5
-    await asyncio.gather(
-        *(
-            store.append(lease, [step(f"s{n}")], head=1 + n, spend=ONE)
-            for store, lease in zip(openings, leases, strict=True)
-            for n in range(4)
-        )
+    appending = (
+        store.append(lease, [step(f"s{n}")], head=1 + n, spend=ONE)
+        for store, lease in zip(openings, leases, strict=True)
+        for n in range(4)
     )
-    total = await one.spent("clerk")
-    assert total == await two.spent("clerk")
-    assert total == Spend(*(40 * number for number in msgspec.structs.astuple(ONE)))
+    await asyncio.gather(*appending)
+    total = Spend(*(40 * number for number in msgspec.structs.astuple(ONE)))
+    assert await one.spent("clerk") == await two.spent("clerk") == total
 
 
 async def an_append_that_is_refused_spends_nothing(store: Store) -> None:
     lease = await _clerk(store)
-    await refusal(HeadConflict, store.append(lease, [step("x")], head=7, spend=ONE))
+    await refusal(errors.HeadConflict, store.append(lease, [step("x")], head=7, spend=ONE))
     await store.release(lease)
-    await refusal(Fenced, store.append(lease, [step("x")], head=1, spend=ONE))
+    await refusal(errors.Fenced, store.append(lease, [step("x")], head=1, spend=ONE))
     assert await store.spent("clerk") == NOTHING
 
 
 async def an_append_may_give_its_spending_by_day(store: Store) -> None:
     lease = await _clerk(store)
     await store.append(lease, [step("x", at=DAY - 1), step("y", at=DAY)], head=1, spend={0: ONE, 1: Spend(tasks=1)})
-    assert await store.spent("clerk", 0) == ONE
-    assert await store.spent("clerk", 1) == Spend(tasks=1)
+    assert (await store.spent("clerk", 0), await store.spent("clerk", 1)) == (ONE, Spend(tasks=1))
 
 
 async def a_journal_that_is_made_with_an_input_may_count_once(store: Store) -> None:
-    for _ in range(2):
-        await store.accept_into("a", "process", "clerk", 1, key="k", spend=Spend(tasks=1))
-    await store.accept_into("a", "process", "clerk", 2, key="other", spend=Spend(tasks=1))
+    for content, key in ((1, "k"), (1, "k"), (2, "other")):
+        await store.accept_into("a", "process", "clerk", content, key=key, spend=Spend(tasks=1))
     assert await store.spent("clerk") == Spend(tasks=1)
 
 
 async def an_input_that_is_refused_counts_nothing(store: Store) -> None:
     too_large = "x" * (store.limits.input_bytes + 1)
-    await refusal(PayloadTooLarge, store.accept_into("a", "process", "clerk", too_large, spend=ONE))
-    await refusal(InvalidArgument, store.accept_into("a", "process", "clerk", 1, spend=1))  # pyright: ignore[reportArgumentType]
+    await refusal(errors.PayloadTooLarge, store.accept_into("a", "process", "clerk", too_large, spend=ONE))
+    await refusal(errors.InvalidArgument, store.accept_into("a", "process", "clerk", 1, spend=1))  # pyright: ignore[reportArgumentType]
     assert await store.spent("clerk") == NOTHING
 
 
@@ -123,17 +100,17 @@ async def an_invalid_spend_is_refused(store: Store) -> None:
     lease = await _clerk(store)
     async with unchanged(store):
         for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
-            await refusal(InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
-        await refusal(InvalidNumber, store.spent("clerk", -1))
-        await refusal(InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
+            await refusal(errors.InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
+        await refusal(errors.InvalidNumber, store.spent("clerk", -1))
+        await refusal(errors.InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
 
 
 async def an_audit_compares_spending_with_the_records(store: Store) -> None:
     lease = await _clerk(store)
     await _spend(store, lease, Spend(tool_calls=1))
-    assert await store.examine(_audit) == []
+    assert await store.examine(audit_steps) == []
     await append_here(store, lease, step("not counted"))
-    assert [violation.rule for violation in await store.examine(_audit)] == ["spending"]
+    assert [violation.rule for violation in await store.examine(audit_steps)] == ["spending"]
 
 
 async def spending_is_rebuilt_from_the_records(store: Store, reopen: Reopen) -> None:
@@ -141,19 +118,18 @@ async def spending_is_rebuilt_from_the_records(store: Store, reopen: Reopen) -> 
     await append_here(store, lease, step("x", at=1), step("y", at=DAY))
     await append_here(store, await leased(store, "b"), step("z", at=1))
     await _spend(store, lease, Spend(tool_calls=5, tasks=3), at=DAY)
-    await store.rebuild_spending(_spend_of)
+    await store.rebuild_spending(spend_of_step)
     store = await reopen()
-    assert await store.spent("clerk") == Spend(tool_calls=3)
-    assert await store.spent("clerk", 1) == Spend(tool_calls=2)
-    assert await store.spent(None) == Spend(tool_calls=1)
-    assert await store.examine(_audit) == []
+    spent = (await store.spent("clerk"), await store.spent("clerk", 1), await store.spent(None))
+    assert spent == (Spend(tool_calls=3), Spend(tool_calls=2), Spend(tool_calls=1))
+    assert await store.examine(audit_steps) == []
 
 
 async def spending_is_not_replaced_when_more_was_recorded_meanwhile(store: Store) -> None:
     lease = await _clerk(store)
     position = await store.last_position()
     await _spend(store, lease, ONE)
-    await refusal(StoreBusy, store.replace_spending([], position=position))
+    await refusal(errors.StoreBusy, store.replace_spending([], position=position))
     assert await store.spent("clerk") == ONE
     await store.replace_spending([("clerk", 3, ONE), ("clerk", 3, ONE)], position=position + 1)
     assert await store.spent("clerk") == await store.spent("clerk", 3) == ONE + ONE
@@ -172,8 +148,8 @@ async def spending_after_a_rebuild_in_the_same_commit_is_added(store: Store) -> 
 
 async def spending_is_not_rebuilt_from_records_that_make_no_sense_to_the_fold(store: Store) -> None:
     def broken(record: Record, _: object) -> Spend | None:
-        raise JournalCorrupt("a", 1, f"nobody knows what {type(record).__name__} costs")
+        raise errors.JournalCorrupt("a", 1, f"nobody knows what {type(record).__name__} costs")
 
     await _spend(store, await _clerk(store), ONE)
-    await refusal(JournalCorrupt, store.rebuild_spending(broken))
+    await refusal(errors.JournalCorrupt, store.rebuild_spending(broken))
     assert await store.spent("clerk") == ONE

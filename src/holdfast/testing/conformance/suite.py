@@ -158,11 +158,18 @@ async def all_work(store: Store, limit: int | None = None) -> list[Work]:
     return await read_pages(read, limit or store.limits.page)
 
 
+async def memory_entries(store: Store, scope: str, prefix: str = "", limit: int | None = None) -> list[MemoryEntry]:
+    """All memories of a scope, page by page."""
+
+    async def read(before: MemoryEntry | None, limit: int) -> list[MemoryEntry]:
+        return await store.memory_list(scope, prefix, after=before.key if before else "", limit=limit)
+
+    return await read_pages(read, limit or store.limits.page)
+
+
 async def _memory(store: Store, scope: str) -> object:
     """All entries of a scope, and their history."""
-    entries: list[MemoryEntry] = []
-    while page := await store.memory_list(scope, after=entries[-1].key if entries else ""):
-        entries.extend(page)
+    entries = await memory_entries(store, scope)
     return entries, [change for entry in entries for change in await store.memory_history(scope, entry.key)]
 
 

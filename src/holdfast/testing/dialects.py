@@ -133,15 +133,11 @@ def prompt_tokens(usage: Usage) -> int:
     return usage.input + usage.cache_read + usage.cache_write
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyPieces:
-    """A reply, and the pieces of each part."""
-
-    parts: tuple[tuple[Part, tuple[str, ...]], ...]
-    reply: ModelReply
+SplitParts: TypeAlias = "tuple[tuple[Part, tuple[str, ...]], ...]"
+"""The parts of a reply, with the pieces of each."""
 
 
-def split_reply(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_split: bool = True) -> ReplyPieces:
+def split_reply(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_split: bool = True) -> SplitParts:
     """Split a reply into `count` pieces; `chunks` are its texts and refusals as split by the script.
 
     Every part has at least one piece, split parts have no empty piece, and the script's own splits stay.
@@ -156,8 +152,10 @@ def split_reply(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_s
     left = max(count - sum(len(own) for number, own in enumerate(given) if number not in free), 0)
     for place, number in enumerate(free):
         share = left // len(free) + (place < left % len(free))
-        given[number] = _split_evenly(given[number][0], share)
-    return ReplyPieces(tuple(zip(spoken, given, strict=True)), reply)
+        words = given[number][0]
+        bounds = _even_bounds(len(words), min(max(share, 1), max(len(words), 1)))
+        given[number] = tuple(words[begin:end] for begin, end in bounds)
+    return tuple(zip(spoken, given, strict=True))
 
 
 def _assign_chunks(parts: Sequence[Part], chunks: Sequence[str]) -> list[tuple[str, ...]]:
@@ -174,11 +172,6 @@ def _assign_chunks(parts: Sequence[Part], chunks: Sequence[str]) -> list[tuple[s
             place += 1
         given.append(tuple(chunks[begin:place]) or (words,))
     return given
-
-
-def _split_evenly(words: str, count: int) -> tuple[str, ...]:
-    count = min(max(count, 1), max(len(words), 1))
-    return tuple(words[begin:end] for begin, end in _even_bounds(len(words), count))
 
 
 def _even_bounds(length: int, count: int) -> Iterable[tuple[int, int]]:
@@ -227,12 +220,12 @@ def bad_frame(request: RequestSummary) -> bytes:
 def _error(dialect: DialectName, status: int, message: str, code: str, retry: float | None) -> dict[str, Any]:
     match dialect:
         case "anthropic":
-            return {"type": "error", "error": {"type": _ANTHROPIC_ERRORS.get(status, "api_error"), "message": message}}
+            return {"type": "error", "error": {"type": _ERRORS.get(status, _OTHER_ERROR)[0], "message": message}}
         case "google":
             details: list[Any] = []
             if retry is not None:
                 details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry:g}s"})
-            name = _GOOGLE_ERRORS.get(status, "INTERNAL")
+            name = _ERRORS.get(status, _OTHER_ERROR)[1]
             return {"error": {"code": status, "message": message, "status": name, "details": details}}
         case _:
             error = {"message": message, "type": _openai_type(status), "param": None, "code": code or None}
@@ -245,30 +238,20 @@ def _openai_type(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
-_ANTHROPIC_ERRORS: Final = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
-    529: "overloaded_error",
+_ERRORS: Final = {
+    400: ("invalid_request_error", "INVALID_ARGUMENT"),
+    401: ("authentication_error", "UNAUTHENTICATED"),
+    402: ("billing_error", "INTERNAL"),
+    403: ("permission_error", "PERMISSION_DENIED"),
+    404: ("not_found_error", "NOT_FOUND"),
+    413: ("request_too_large", "INTERNAL"),
+    429: ("rate_limit_error", "RESOURCE_EXHAUSTED"),
+    503: ("api_error", "UNAVAILABLE"),
+    504: ("timeout_error", "DEADLINE_EXCEEDED"),
+    529: ("overloaded_error", "UNAVAILABLE"),
 }
-_GOOGLE_ERRORS: Final = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-    529: "UNAVAILABLE",
-}
-
-
+"""Names of errors, for Anthropic and Google."""
+_OTHER_ERROR: Final = ("api_error", "INTERNAL")
 _FINISH_REASONS: Final = {
     "stop": ("end_turn", "stop", "STOP"),
     "tool_calls": ("tool_use", "tool_calls", "STOP"),
@@ -284,10 +267,10 @@ _FINISH_REASONS: Final = {
 class ReplyWriter(ABC):
     """Writes one reply in one dialect. The methods are in the order of a stream."""
 
-    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
+    def __init__(self, request: RequestSummary, parts: SplitParts, reply: ModelReply) -> None:
         self._request = request
-        self._pieces = pieces
-        self._reply = pieces.reply
+        self._parts = parts
+        self._reply = reply
 
     @abstractmethod
     def start(self) -> bytes: ...
@@ -342,7 +325,7 @@ class AnthropicWriter(ReplyWriter):
         return last + sse({"type": "message_stop"}, "message_stop")
 
     def whole(self) -> dict[str, Any]:
-        content = [self._block(index, part) for index, (part, _) in enumerate(self._pieces.parts)]
+        content = [self._block(index, part) for index, (part, _) in enumerate(self._parts)]
         return self._message(content, _FINISH_REASONS[self._reply.finish][0], _anthropic_usage(self._reply.usage))
 
     def _message(self, content: list[Any], stop: str | None, usage: dict[str, Any]) -> dict[str, Any]:
@@ -387,9 +370,9 @@ def _anthropic_usage(usage: Usage) -> dict[str, Any]:
 class ChatWriter(ReplyWriter):
     """Writes a reply as a choice with deltas."""
 
-    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
-        super().__init__(request, pieces)
-        calls = (index for index, (part, _) in enumerate(pieces.parts) if isinstance(part, ToolCall))
+    def __init__(self, request: RequestSummary, parts: SplitParts, reply: ModelReply) -> None:
+        super().__init__(request, parts, reply)
+        calls = (index for index, (part, _) in enumerate(parts) if isinstance(part, ToolCall))
         self._calls = {index: number for number, index in enumerate(calls)}
 
     def start(self) -> bytes:
@@ -416,7 +399,7 @@ class ChatWriter(ReplyWriter):
 
     def whole(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": None}
-        for part, _ in self._pieces.parts:
+        for part, _ in self._parts:
             if isinstance(part, ToolCall):
                 function = {"name": part.name, "arguments": part_text(part)}
                 message.setdefault("tool_calls", []).append({"id": part.id, "type": "function", "function": function})
@@ -451,13 +434,13 @@ def _chat_usage(usage: Usage) -> dict[str, Any]:
 class GoogleWriter(ReplyWriter):
     """Writes calls whole; a malformed call appears only as the finish reason."""
 
-    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
-        super().__init__(request, pieces)
+    def __init__(self, request: RequestSummary, parts: SplitParts, reply: ModelReply) -> None:
+        super().__init__(request, parts, reply)
         self._frame = sse if request.form == "sse" else array_element
-        calls = [part for part, _ in pieces.parts if isinstance(part, ToolCall)]
-        self._sealed = next(iter(calls), None) if any(isinstance(part, Reasoning) for part, _ in pieces.parts) else None
+        calls = [part for part, _ in parts if isinstance(part, ToolCall)]
+        self._sealed = next(iter(calls), None) if any(isinstance(part, Reasoning) for part, _ in parts) else None
         bad = any(call.arguments is None for call in calls)
-        self._end = "MALFORMED_FUNCTION_CALL" if bad else _FINISH_REASONS[pieces.reply.finish][2]
+        self._end = "MALFORMED_FUNCTION_CALL" if bad else _FINISH_REASONS[reply.finish][2]
 
     def start(self) -> bytes:
         return b"[" if self._request.form == "array" else b""
@@ -470,7 +453,7 @@ class GoogleWriter(ReplyWriter):
         return last if self._request.form == "sse" else last.rstrip(b",\r\n") + b"]"
 
     def whole(self) -> dict[str, Any]:
-        parts = [self._part(index, part, part_text(part)) for index, (part, _) in enumerate(self._pieces.parts)]
+        parts = [self._part(index, part, part_text(part)) for index, (part, _) in enumerate(self._parts)]
         return self._answer(parts, self._end)
 
     def _part(self, index: int, part: Part, words: str) -> dict[str, Any]:
@@ -512,9 +495,7 @@ def _google_usage(usage: Usage) -> dict[str, int]:
 class ResponsesWriter(ReplyWriter):
     """Writes a reply as items. Every event has a number."""
 
-    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
-        super().__init__(request, pieces)
-        self._number = 0
+    _number = 0
 
     def start(self) -> bytes:
         opened = self._response("in_progress", [])
@@ -556,7 +537,7 @@ class ResponsesWriter(ReplyWriter):
 
     def whole(self) -> dict[str, Any]:
         reason = _RESPONSES_INCOMPLETE.get(self._reply.finish)
-        items = [self._item(index, part) for index, (part, _) in enumerate(self._pieces.parts)]
+        items = [self._item(index, part) for index, (part, _) in enumerate(self._parts)]
         ended = self._response("incomplete" if reason else "completed", items)
         ended["incomplete_details"] = {"reason": reason} if reason else None
         ended["usage"] = _responses_usage(self._reply.usage)
@@ -651,11 +632,11 @@ _WRITERS: Final[Mapping[DialectName, type[ReplyWriter]]] = {
 
 def stream_reply(request: RequestSummary, reply: ModelReply, chunks: Sequence[str], count: int) -> StreamedReply:
     """Write a reply as a stream, in `count` pieces or fewer if it is short."""
-    cut = split_reply(reply, chunks, count, calls_split=request.dialect != "google")
-    voice = _WRITERS[request.dialect](request, cut)
+    parts = split_reply(reply, chunks, count, calls_split=request.dialect != "google")
+    voice = _WRITERS[request.dialect](request, parts, reply)
     pieces: list[bytes] = []
     before = voice.start()
-    for index, (part, words) in enumerate(cut.parts):
+    for index, (part, words) in enumerate(parts):
         before += voice.opening(index, part)
         for piece in words:
             pieces.append(before + voice.piece(index, part, piece))
@@ -670,4 +651,4 @@ def stream_reply(request: RequestSummary, reply: ModelReply, chunks: Sequence[st
 
 def encode_whole_reply(request: RequestSummary, reply: ModelReply) -> bytes:
     """Write a reply as one body."""
-    return encode(_WRITERS[request.dialect](request, split_reply(reply, (), 1)).whole())
+    return encode(_WRITERS[request.dialect](request, split_reply(reply, (), 1), reply).whole())

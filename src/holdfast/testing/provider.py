@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
@@ -20,7 +20,7 @@ from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, TextChu
 from holdfast.names import check_int
 from holdfast.testing import dialects
 from holdfast.testing.dialects import StreamedReply
-from holdfast.testing.scripted import ScriptedCut, ScriptedDelay, ScriptedError, ScriptedModel
+from holdfast.testing.scripted import ScriptedModel
 
 if TYPE_CHECKING:
     from holdfast.testing.dialects import DialectName, RequestSummary
@@ -104,8 +104,6 @@ class ErrorFrame:
 ProviderFault: TypeAlias = HttpError | Disconnect | CutStream | Stall | BadFrame | ErrorFrame
 FaultFunction: TypeAlias = "Callable[[ProviderRequest], ProviderFault | None]"
 Faults: TypeAlias = "Iterable[ProviderFault] | Mapping[int, ProviderFault | Iterable[ProviderFault]] | FaultFunction"
-_FAULTS: Final = (HttpError, Disconnect, CutStream, Stall, BadFrame, ErrorFrame)
-_ACCEPTED: Final = "HttpError, Disconnect, CutStream, Stall, BadFrame or ErrorFrame"
 
 
 def check_seconds(what: str, value: object) -> float:
@@ -116,8 +114,8 @@ def check_seconds(what: str, value: object) -> float:
 
 
 def _check_fault(fault: object) -> ProviderFault:
-    if not isinstance(fault, _FAULTS):
-        raise InvalidArgument("fault", fault, _ACCEPTED)
+    if not isinstance(fault, ProviderFault):
+        raise InvalidArgument("fault", fault, "HttpError, Disconnect, CutStream, Stall, BadFrame or ErrorFrame")
     return fault
 
 
@@ -144,10 +142,8 @@ class FaultPlan:
         if self._function is not None:
             found = self._function(request)
             return None if found is None else _check_fault(found)
-        here = self._at.get(request.asked.position)
-        if here:
-            return here.popleft()
-        return self._next.popleft() if self._next else None
+        waiting = self._at.get(request.asked.position) or self._next
+        return waiting.popleft() if waiting else None
 
 
 _STATUSES: Final = {
@@ -194,18 +190,20 @@ def plan_response(
         return ResponsePlan(200, (), close=True)
     kind = "text/event-stream" if asked.form == "sse" else "application/json"
     head = f"content-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
-    writes = _steps_with_fault(asked, answer, fault)
     broken = isinstance(fault, CutStream) and not fault.clean
     steps: list[bytes | Pause] = []
-    for number, write in enumerate(writes):
+    for write in _steps_with_fault(asked, answer, fault):
         if isinstance(write, Pause):
             steps.append(write)
             continue
-        if number and pace and not isinstance(writes[number - 1], Pause):
+        if steps and pace and not isinstance(steps[-1], Pause):
             steps.append(Pause(pace))
         steps.append(b"%x\r\n%b\r\n" % (len(write), write))
-    if not broken:
-        _add(steps, b"0\r\n\r\n")
+    if not broken:  # as part of the last write, so that the end of a body is not a separate packet
+        end = b"0\r\n\r\n"
+        if steps and isinstance(steps[-1], bytes):
+            end = cast("bytes", steps.pop()) + end
+        steps.append(end)
     if isinstance(fault, Stall) and fault.after is None:
         return ResponsePlan(200, (steps[0], *_with_head(head, steps[1:])))
     return ResponsePlan(200, _with_head(head, steps), close=broken)
@@ -229,15 +227,6 @@ def _steps_with_fault(asked: RequestSummary, answer: StreamedReply, fault: Provi
             return [*pieces[: fault.after], dialects.error_frame(asked, fault.status, fault.message)]
         case _:
             return [*every]
-
-
-def _add(steps: list[bytes | Pause], data: bytes) -> None:
-    """Append to the last write, so that the end of a body is not a separate packet."""
-    last = steps[-1] if steps else None
-    if isinstance(last, bytes):
-        steps[-1] = last + data
-    else:
-        steps.append(data)
 
 
 def _with_head(head: bytes, steps: list[bytes | Pause]) -> tuple[bytes | Pause, ...]:
@@ -331,41 +320,33 @@ class ProviderConnection(asyncio.Protocol):
     def _serve(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
         request = self._handler.parse(method, path, headers, body)
         if isinstance(request, ResponsePlan):
-            self._send(request, b"")
+            deque(self._send(request, b""))
             return
         planned = self._handler.ready(request)
         if planned is not None and planned.is_immediate:
-            self._send(planned, _request_id(request))
+            deque(self._send(planned, _request_id(request)))
             return
         self._task = asyncio.create_task(self._send_slowly(request, planned))
         self._task.add_done_callback(self._sent)
 
-    def _send(self, planned: ResponsePlan, request_id: bytes) -> None:
-        """Execute a plan without pauses."""
-        transport = self._transport
-        if transport is None:
-            return
-        before = _status_line(planned.status) + request_id
-        for step in planned.steps:
-            if isinstance(step, bytes):
-                transport.write(before + step)
-                before = b""
-        if planned.close:
-            transport.close()
-
-    async def _send_slowly(self, request: ProviderRequest, planned: ResponsePlan | None) -> None:
-        """Execute a plan that must be made first, or has pauses. A disconnect of the client cancels it."""
-        if planned is None:
-            planned = await self._handler.plan(request)
-        before = _status_line(planned.status) + _request_id(request)
+    def _send(self, planned: ResponsePlan, request_id: bytes) -> Iterator[Pause]:
+        """Execute a plan up to its next pause."""
+        before = (_STATUS_LINES.get(planned.status) or f"HTTP/1.1 {planned.status} Unusual\r\n".encode()) + request_id
         for step in planned.steps:
             if isinstance(step, Pause):
-                await (asyncio.Event().wait() if step.seconds is None else asyncio.sleep(step.seconds))
+                yield step
             elif self._transport is not None:
                 self._transport.write(before + step)
                 before = b""
         if planned.close and self._transport is not None:
             self._transport.close()
+
+    async def _send_slowly(self, request: ProviderRequest, planned: ResponsePlan | None) -> None:
+        """Execute a plan that must be made first, or has pauses. A disconnect of the client cancels it."""
+        if planned is None:
+            planned = await self._handler.plan(request)
+        for pause in self._send(planned, _request_id(request)):
+            await (asyncio.Event().wait() if pause.seconds is None else asyncio.sleep(pause.seconds))
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._task = None
@@ -374,7 +355,7 @@ class ProviderConnection(asyncio.Protocol):
         self._process_buffer()
 
     def _reject(self, status: int, message: str) -> None:
-        self._send(plan_error("chat", HttpError(status, message=message)), b"")
+        deque(self._send(plan_error("chat", HttpError(status, message=message)), b""))
         if self._transport is not None:
             self._transport.close()
             self._transport = None
@@ -395,10 +376,6 @@ def _body_length(headers: Mapping[str, str]) -> int | tuple[int, str]:
     return int(length) if len(length) <= 18 and int(length) <= _MAX_BODY else (413, "the body is too long")
 
 
-def _status_line(status: int) -> bytes:
-    return _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unusual\r\n".encode()
-
-
 def _request_id(request: ProviderRequest) -> bytes:
     name = "request-id" if request.asked.dialect == "anthropic" else "x-request-id"
     return f"{name}: req_{request.number}\r\n".encode()
@@ -407,13 +384,6 @@ def _request_id(request: ProviderRequest) -> bytes:
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 _MAX_CACHED: Final = 4_096
-
-
-def _script_items(script: object) -> tuple[ScriptItem, ...] | None:
-    """Return the items of a script if it is an iterable of them."""
-    if callable(script) or isinstance(script, str) or not isinstance(script, Iterable):
-        return None
-    return tuple(cast("Iterable[ScriptItem]", script))
 
 
 class RequestHandler:
@@ -428,9 +398,7 @@ class RequestHandler:
         pace: float,
         keep: int,
     ) -> None:
-        listed = _script_items(script)
-        self._items = listed or ()
-        self._script = ScriptedModel(script if listed is None else listed, name="fake:provider", keep=0)
+        self._script = ScriptedModel(script, name="fake:provider", keep=0)
         self._faults = faults
         self._chunks = chunks
         self._pace = pace
@@ -486,7 +454,7 @@ class RequestHandler:
         except Exception as error:  # a function of the script may raise anything
             return plan_error(asked.dialect, HttpError(400, message=f"the script failed: {error!r}"))
         planned = plan_response(asked, answer, None, self._pace)
-        if self._is_fixed(asked.position):
+        if asked.position in self._script.fixed:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             self._cache[asked] = (answer, planned)
@@ -505,13 +473,6 @@ class RequestHandler:
             body = dialects.encode_whole_reply(asked, reply)
             return StreamedReply((body[: len(body) // 2],), body[len(body) // 2 :]), cut
         return dialects.stream_reply(asked, reply, words, self._chunks), cut
-
-    def _is_fixed(self, position: int) -> bool:
-        """True if the answer at this position is always the same, and immediate."""
-        if position >= len(self._items):
-            return False
-        item = self._items[position]
-        return not (callable(item) or isinstance(item, ScriptedDelay | ScriptedError | ScriptedCut | BaseException))
 
 
 class FakeProvider:

@@ -106,15 +106,7 @@ ScriptReply: TypeAlias = (
 ScriptFunction: TypeAlias = Callable[[ModelRequest], ScriptReply | Awaitable[ScriptReply]]
 ScriptItem: TypeAlias = ScriptReply | ScriptFunction
 _PART_TYPES: Final = (str, ScriptedCall, ScriptedStream, Text, Reasoning, Refusal, ToolCall, Attachment)
-_REPLY_TYPES: Final = (
-    *_PART_TYPES,
-    ScriptedReply,
-    ScriptedCut,
-    ScriptedError,
-    ScriptedDelay,
-    ModelReply,
-    BaseException,
-)
+_REPLY_TYPES: Final = (*_PART_TYPES, ScriptedCut, ScriptedError, ModelReply, BaseException)
 _ACCEPTED: Final = "text(), call(), a list of these, reply(), cut(), error(), delayed(), an exception or a function"
 
 
@@ -176,8 +168,8 @@ class ScriptedModel:
         self._keep = check_int("keep", keep)
         self._function = replies if callable(replies) else None
         self._script = () if callable(replies) else _check_script(replies)
-        # A reply that depends only on its position is made once.
-        self._made: dict[int, tuple[StreamEvent, ...]] = {}
+        self.fixed: dict[int, tuple[StreamEvent, ...]] = {}
+        """Replies that depend only on their position, once they are made."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         """Stream the reply at this position of the conversation."""
@@ -185,7 +177,7 @@ class ScriptedModel:
         if len(self.requests) > self._keep:
             del self.requests[0]
         position = position_of(request)
-        events = self._made.get(position)
+        events = self.fixed.get(position)
         if events is None:
             events = await self._make(request, position)
         for event in events:
@@ -195,8 +187,15 @@ class ScriptedModel:
         return await respond(self, request)
 
     async def _make(self, request: ModelRequest, position: int) -> tuple[StreamEvent, ...]:
-        item = self._item(position)
-        said = await _resolve(item, request)
+        item = said = self._item(position)
+        while callable(said) or isinstance(said, ScriptedDelay):
+            if isinstance(said, ScriptedDelay):
+                await asyncio.sleep(said.seconds)
+                said = said.reply
+            else:
+                given = said(request)
+                given = await given if inspect.isawaitable(given) else given
+                said = _check_item(given, "what the script's function gave")
         if isinstance(said, ScriptedError):
             raise ModelError(said.message, kind=said.kind, retryable=said.retryable)
         if isinstance(said, BaseException):
@@ -205,7 +204,7 @@ class ScriptedModel:
             return (StreamStart(self.name), TextChunk(said.text)) if said.text else (StreamStart(self.name),)
         events = _events(said, position, self.name)
         if said is item:
-            self._made[position] = events
+            self.fixed[position] = events
         return events
 
     def _item(self, position: int) -> ScriptItem:
@@ -227,8 +226,8 @@ def position_of(request: ModelRequest) -> int:
 def _check_script(replies: object) -> tuple[ScriptItem, ...]:
     if isinstance(replies, str) or not isinstance(replies, Iterable):
         raise InvalidArgument("replies", replies, "a list of replies, or a function of the request")
-    items = tuple(cast("Iterable[object]", replies))
-    return tuple(_check_item(item, f"reply {n} of the script") for n, item in enumerate(items))
+    items = enumerate(cast("Iterable[object]", replies))
+    return tuple(_check_item(item, f"reply {n} of the script") for n, item in items)
 
 
 def _check_item(item: object, what: str) -> ScriptItem:
@@ -245,39 +244,22 @@ def _check_item(item: object, what: str) -> ScriptItem:
     return cast("ScriptItem", item)
 
 
-async def _resolve(item: ScriptItem, request: ModelRequest) -> ScriptReply:
-    """Call functions and wait for delays until a reply remains."""
-    while True:
-        if isinstance(item, ScriptedDelay):
-            await asyncio.sleep(item.seconds)
-            item = item.reply
-        elif callable(item):
-            said = item(request)
-            item = _check_item(await said if inspect.isawaitable(said) else said, "what the script's function gave")
-        else:
-            return item
-
-
 def _events(said: ScriptReply, position: int, name: str) -> tuple[StreamEvent, ...]:
     if isinstance(said, ModelReply):
         return tuple(_with_frame(_part_events(said.parts), said, said.model or name))
-    whole = said if isinstance(said, ScriptedReply) else ScriptedReply(_as_parts(said))
-    parts = _assign_ids(whole.parts, position)
+    if not isinstance(said, ScriptedReply):
+        listed = said if isinstance(said, list | tuple) else (said,)
+        said = ScriptedReply(tuple(cast("Sequence[ScriptPart]", listed)))
+    parts = _assign_ids(said.parts, position)
     events = _part_events(parts)
     flat = tuple(Text("".join(part.chunks)) if isinstance(part, ScriptedStream) else part for part in parts)
-    usage = whole.usage or Usage(input=10 * position + 10, output=_estimate_tokens(events))
-    made = ModelReply(flat, whole.finish or _finish_reason(flat), usage, name)
+    usage = said.usage or Usage(input=10 * position + 10, output=_estimate_tokens(events))
+    made = ModelReply(flat, said.finish or _finish_reason(flat), usage, name)
     return tuple(_with_frame(events, made, name))
 
 
 def _with_frame(events: list[StreamEvent], made: ModelReply, name: str) -> list[StreamEvent]:
     return [StreamStart(name), *events, StreamUsage(made.usage), StreamEnd(made)]
-
-
-def _as_parts(said: ScriptReply) -> tuple[ScriptPart, ...]:
-    if isinstance(said, list | tuple):
-        return tuple(cast("Sequence[ScriptPart]", said))
-    return (cast("ScriptPart", said),)
 
 
 def _assign_ids(parts: tuple[ScriptPart, ...], position: int) -> tuple[Part | ScriptedStream, ...]:

@@ -74,23 +74,25 @@ async def check(store: Store, world: World | None = None, *, canaries: Sequence[
     one idempotency key, no two effects share a key, and every effect recorded as done reached the world. `canaries` are
     secrets that must not be stored anywhere.
     """
-    return await store.examine(lambda reader: _check(reader, world, canaries))
 
+    def examine(reader: Reader) -> list[Violation]:
+        found = audit(reader, spend_of=spend_of_record)
+        if world is not None:
+            found.extend(_compare_with_world(reader, world.attempts()))
+        for where, body in reader.raw_bytes():
+            found.extend(Violation("secret", where, "a secret is stored") for canary in canaries if canary in body)
+        return found
 
-def _check(reader: Reader, world: World | None, canaries: Sequence[bytes]) -> list[Violation]:
-    found = audit(reader, spend_of=spend_of_record)
-    if world is not None:
-        found.extend(_compare_with_world(reader, world.attempts()))
-    for where, body in reader.raw_bytes():
-        found.extend(Violation("secret", where, "a secret is stored") for canary in canaries if canary in body)
-    return found
+    return await store.examine(examine)
 
 
 def _compare_with_world(reader: Reader, attempts: list[EffectAttempt]) -> Iterator[Violation]:
     by_key: dict[tuple[str, str], list[EffectAttempt]] = defaultdict(list)
     for attempt in attempts:
         by_key[attempt.journal, attempt.key].append(attempt)
-    yield from _repetitions(by_key)
+    for (journal, key), found in by_key.items():
+        if len(found) > 1 and any(attempt.repeat == "never" for attempt in found):
+            yield Violation("repeated", f"{journal}/{key}", f"attempted {len(found)} times, once is allowed")
     yield from _shared_keys(attempts)
     intended, done = _recorded_calls(reader)
     for journal, key in done:
@@ -99,12 +101,6 @@ def _compare_with_world(reader: Reader, attempts: list[EffectAttempt]) -> Iterat
     for (journal, key), found in by_key.items():
         if found[0].repeat == "never" and (journal, key) not in intended:
             yield Violation("intent", f"{journal}/{key}", "reached the world, but was never intended")
-
-
-def _repetitions(by_key: dict[tuple[str, str], list[EffectAttempt]]) -> Iterator[Violation]:
-    for (journal, key), attempts in by_key.items():
-        if len(attempts) > 1 and any(attempt.repeat == "never" for attempt in attempts):
-            yield Violation("repeated", f"{journal}/{key}", f"attempted {len(attempts)} times, once is allowed")
 
 
 def _shared_keys(attempts: list[EffectAttempt]) -> Iterator[Violation]:

@@ -366,7 +366,7 @@ async def test_a_cut_of_the_script_ends_without_the_last_frame() -> None:
 
 
 def pieces_of(made: ModelReply, chunks: list[str], count: int) -> list[tuple[str, ...]]:
-    return [pieces for _, pieces in dialects.split_reply(made, chunks, count).parts]
+    return [pieces for _, pieces in dialects.split_reply(made, chunks, count)]
 
 
 def test_a_reply_is_cut_into_as_many_pieces_as_are_wanted() -> None:

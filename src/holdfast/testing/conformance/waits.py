@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-STATES: Final = ("open", "resolved", "expired", "cancelled", "revoked")
+SETTLED: Final = ("resolved", "expired", "cancelled", "revoked")
+
+
+async def _settled(store: Store, clock: ManualClock, prefix: str = "") -> None:
+    """Open and settle a wait of the journal `a` in each way; each is named after its state."""
+    for state in SETTLED:
+        await store.open_wait("a", prefix + state, deadline=clock.read().wall if state == "expired" else None)
+    await store.resolve(store.wait_token("a", f"{prefix}resolved"), 1)
+    await store.expire_wait("a", f"{prefix}expired")
+    await store.cancel_wait("a", f"{prefix}cancelled")
+    await store.revoke_waits("a", f"{prefix}revoked")
 
 
 async def a_wait_is_open_until_it_is_resolved(store: StoreA) -> None:
@@ -32,9 +42,7 @@ async def a_wait_is_open_until_it_is_resolved(store: StoreA) -> None:
 
 async def the_first_resolution_wins_and_the_second_learns_the_first(store: StoreA) -> None:
     await store.open_wait("a", "w")
-    token = store.wait_token("a", "w")
-    first = await store.resolve(token, "first")
-    second = await store.resolve(token, "second")
+    first, second = [await store.resolve(store.wait_token("a", "w"), name) for name in ("first", "second")]
     assert (first.won, second.won) == (True, False)
     assert second.wait == first.wait == await store.wait("a", "w")
 
@@ -42,10 +50,8 @@ async def the_first_resolution_wins_and_the_second_learns_the_first(store: Store
 async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(one: StoreA, two: Store) -> None:
     await one.open_wait("a", "w")
     token = one.wait_token("a", "w")
-    attempts = (store.resolve(token, n) for n, store in enumerate((one, two) * 10))
-    answers = await asyncio.gather(*attempts)
-    assert sum(answer.won for answer in answers) == 1
-    assert len({answer.wait.payload for answer in answers}) == 1
+    answers = await asyncio.gather(*(store.resolve(token, n) for n, store in enumerate((one, two) * 10)))
+    assert (sum(answer.won for answer in answers), len({answer.wait.payload for answer in answers})) == (1, 1)
 
 
 async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
@@ -53,8 +59,7 @@ async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
 ) -> None:
     token = store.wait_token("a", "w")
     early = await store.resolve(token, "early")
-    assert early.won
-    assert not early.wait.opened
+    assert (early.won, early.wait.opened) == (True, False)
     assert not (await store.resolve(token, "later")).won
     store = await reopen()
     opened = await store.open_wait("a", "w", deadline=clock.read().wall - 1)
@@ -63,15 +68,13 @@ async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
 
 
 async def a_resolution_after_the_deadline_is_too_late(store: StoreA, clock: ManualClock) -> None:
-    deadline = clock.read().wall + 1_000
-    await store.open_wait("a", "w", deadline=deadline)
-    await store.open_wait("a", "v", deadline=deadline)
+    for name in ("v", "w"):
+        await store.open_wait("a", name, deadline=clock.read().wall + 1_000)
     clock.advance(999)
     assert (await store.resolve(store.wait_token("a", "v"), 1)).won
     clock.advance(1)
     late = await store.resolve(store.wait_token("a", "w"), "late")
-    assert not late.won
-    assert (late.wait.state, late.wait.payload) == ("expired", None)
+    assert (late.won, late.wait.state, late.wait.payload) == (False, "expired", None)
     assert await store.wait("a", "w") == late.wait
 
 
@@ -97,14 +100,12 @@ async def a_cancelled_wait_cannot_be_resolved(store: StoreA) -> None:
 
 
 async def only_a_resolution_may_come_before_its_wait(store: StoreA) -> None:
-    await refusal(errors.WaitUnknown, store.expire_wait("a", "w"))
-    await refusal(errors.WaitUnknown, store.cancel_wait("a", "w"))
+    await refusal(errors.WaitUnknown, store.expire_wait("a", "w"), store.cancel_wait("a", "w"))
     assert await store.waits("a") == []
 
 
-async def the_first_deadline_of_a_wait_stays(store: Store, clock: ManualClock) -> None:
+async def the_first_deadline_of_a_wait_stays(store: StoreA, clock: ManualClock) -> None:
     first = clock.read().wall + 1_000
-    await store.open_journal("a")
     await store.open_wait("a", "w", deadline=first)
     for other in (None, first - 500, first + 500):
         assert (await store.open_wait("a", "w", deadline=other)).deadline == first
@@ -115,9 +116,8 @@ async def one_wait_can_be_revoked_and_the_others_stay(store: StoreA) -> None:
     for name in ("v", "w"):
         await store.open_wait("a", name)
     assert await store.revoke_waits("a", "w") == 1
-    await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", "w"), 1))
-    await refusal(errors.WaitUnknown, store.open_wait("a", "w"))
-    await refusal(errors.WaitUnknown, store.cancel_wait("a", "w"))
+    resolution = store.resolve(store.wait_token("a", "w"), 1)
+    await refusal(errors.WaitUnknown, resolution, store.open_wait("a", "w"), store.cancel_wait("a", "w"))
     assert (await store.resolve(store.wait_token("a", "v"), 1)).won
 
 
@@ -138,8 +138,8 @@ async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(
     assert await store.revoke_waits("a") == 2
     store = await reopen()
     for name in ("v", "w", "new"):
-        await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", name), 1))
-        await refusal(errors.WaitUnknown, store.open_wait("a", name))
+        resolution = store.resolve(store.wait_token("a", name), 1)
+        await refusal(errors.WaitUnknown, resolution, store.open_wait("a", name))
     assert await store.next_due() is None
     assert (await store.resolve(store.wait_token("b", "w"), 1)).won
 
@@ -162,9 +162,8 @@ async def waits_are_listed_by_name(store: StoreA) -> None:
     assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
 
 
-async def due_waits_come_longest_overdue_first(store: Store, clock: ManualClock) -> None:
+async def due_waits_come_longest_overdue_first(store: StoreA, clock: ManualClock) -> None:
     now = clock.read().wall
-    await store.open_journal("a")
     await store.open_journal("b")
     assert await store.next_due() is None
     for journal, name, delay in (("a", "x", 30), ("b", "x", 10), ("a", "y", 20), ("b", "y", 40)):
@@ -173,12 +172,11 @@ async def due_waits_come_longest_overdue_first(store: Store, clock: ManualClock)
     assert await store.due() == []
     assert await store.next_due() == now + 10
     clock.advance(30)
-    overdue = [(found.journal, found.name) for found in await store.due()]
-    assert overdue == [("b", "x"), ("a", "y"), ("a", "x")]
-    assert [(found.journal, found.name) for found in await store.due(limit=1)] == [("b", "x")]
+    assert _places(await store.due()) == [("b", "x"), ("a", "y"), ("a", "x")]
+    assert _places(await store.due(limit=1)) == [("b", "x")]
     await store.expire_wait("b", "x")
     await store.cancel_wait("a", "y")
-    assert [(found.journal, found.name) for found in await store.due()] == [("a", "x")]
+    assert _places(await store.due()) == [("a", "x")]
     await store.expire_wait("a", "x")
     assert await store.next_due() == now + 40
 
@@ -200,14 +198,11 @@ async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
     }
     payloads: tuple[object, ...] = (1, float("nan"), "x" * (store.limits.input_bytes + 1))
     for payload in payloads:
-        told = {name: await _told(store, token, payload) for name, token in bad.items()}
+        told: dict[str, str] = {}  # everything that the bearer of a token can see of the refusal
+        for name, token in bad.items():
+            error = await refusal(errors.HoldfastError, store.resolve(token, payload))
+            told[name] = f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
         assert len(set(told.values())) == 1, told
-
-
-async def _told(store: Store, token: str, value: object) -> str:
-    """Everything that the bearer of a token can see of the refusal."""
-    error = await refusal(errors.HoldfastError, store.resolve(token, value))
-    return f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
 
 
 async def a_resolution_over_the_limit_is_refused(store: StoreA) -> None:
@@ -234,14 +229,13 @@ def _ended(run: str = "t1", *, unstarted: bool = False) -> Ended:
 
 async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     lease = await _begun(store)
-    deadline = clock.read().wall + 1_000
-    await store.open_wait("a", "t1/deadline", deadline=deadline)
+    await store.open_wait("a", "t1/deadline", deadline=clock.read().wall + 1_000)
     await store.open_wait("a", "t1/2.tools/1.ask/go")
     await append_here(store, lease, step("x"), _ended())
-    assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
     assert await store.next_due() is None
-    store = await reopen()
-    assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
+    states = await _states(store)
+    assert states == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
+    assert await _states(await reopen()) == states
 
 
 async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store) -> None:
@@ -254,13 +248,8 @@ async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store) -> Non
 
 async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, clock: ManualClock) -> None:
     lease = await _begun(store)
-    for state in STATES[1:]:
-        await store.open_wait("a", f"t1/{state}", deadline=clock.read().wall if state == "expired" else None)
-    await store.resolve(store.wait_token("a", "t1/resolved"), "yes")
+    await _settled(store, clock, "t1/")
     await store.resolve(store.wait_token("a", "t1/early"), "before it was opened")
-    await store.expire_wait("a", "t1/expired")
-    await store.cancel_wait("a", "t1/cancelled")
-    await store.revoke_waits("a", "t1/revoked")
     before = await store.waits("a")
     await append_here(store, lease, _ended())
     assert await store.waits("a") == before
@@ -294,23 +283,18 @@ async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store) 
 
 async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
     lease = await _begun(store)
-    await store.open_wait("a", "t1/go")
-    before = await store.waits("a")
+    opened = await store.open_wait("a", "t1/go")
     await refusal(errors.HeadConflict, store.append(lease, [_ended()], head=7))
     await store.release(lease)
     await refusal(errors.Fenced, store.append(lease, [_ended()], head=2))
-    assert await _states(store) == {"t1/go": "open"}
-    assert await store.waits("a") == before
+    assert (opened.state, await store.waits("a")) == ("open", [opened])
 
 
 async def waits_are_listed_by_their_state(store: StoreA, clock: ManualClock) -> None:
-    for name in ("z open", *STATES):
-        await store.open_wait("a", name, deadline=clock.read().wall if name == "expired" else None)
-    await store.resolve(store.wait_token("a", "resolved"), 1)
-    await store.expire_wait("a", "expired")
-    await store.cancel_wait("a", "cancelled")
-    await store.revoke_waits("a", "revoked")
-    for state in STATES[1:]:
+    for name in ("z open", "open"):
+        await store.open_wait("a", name)
+    await _settled(store, clock)
+    for state in SETTLED:
         assert [found.name for found in await store.waits("a", state=state)] == [state]
     assert [found.name for found in await store.waits("a", state="open")] == ["open", "z open"]
     assert [found.name for found in await store.waits("a", 1, state="open")] == ["open"]
@@ -389,20 +373,18 @@ async def the_first_question_of_a_wait_stays(store: Store, clock: ManualClock) -
     assert (again.state, again.body) == ("resolved", BODY)
 
 
-async def a_settled_wait_keeps_its_question(store: Store, lease: Lease, clock: ManualClock) -> None:
-    await append_here(store, lease, Started(at=1, run="t1"))
+async def a_settled_wait_keeps_its_question(store: Store, clock: ManualClock) -> None:
+    lease = await _begun(store)
     for name in ("resolved", "expired", "cancelled", "t1/ended"):
         await _ask(store, name=name, deadline=clock.read().wall + 1 if name == "expired" else None)
     await store.answer_wait("a", "resolved", 1)
     await store.cancel_wait("a", "cancelled")
     clock.advance(1)
     await store.expire_wait("a", "expired")
-    await append_here(store, lease, Ended(at=2, run="t1", status="cancelled"))
-    found = await store.waits("a")
-    assert [(wait.name, wait.state) for wait in found] == [
-        *(("cancelled", "cancelled"), ("expired", "expired"), ("resolved", "resolved"), ("t1/ended", "cancelled")),
-    ]
-    assert {(wait.kind, wait.body) for wait in found} == {("approval", BODY)}
+    await append_here(store, lease, _ended())
+    states = {"cancelled": "cancelled", "expired": "expired", "resolved": "resolved", "t1/ended": "cancelled"}
+    assert await _states(store) == states
+    assert {(wait.kind, wait.body) for wait in await store.waits("a")} == {("approval", BODY)}
 
 
 async def a_revoked_wait_forgets_its_question(store: Store) -> None:
@@ -424,10 +406,11 @@ async def waits_are_read_page_by_page(store: StoreA) -> None:
     large = b"x" * store.limits.wait_bytes
     for n in range(20):
         await store.open_wait("a", f"w{n:02}", body=large)
-    found: list[Wait] = []
-    while page := await store.waits("a", after=found[-1].name if found else ""):
-        found.extend(page)
-    assert [wait.name for wait in found] == [f"w{n:02}" for n in range(20)]
+
+    async def read(before: Wait | None, limit: int) -> list[Wait]:
+        return await store.waits("a", limit, after=before.name if before else "")
+
+    assert [wait.name for wait in await read_pages(read, store.limits.page)] == [f"w{n:02}" for n in range(20)]
 
 
 async def open_waits_of_a_kind_are_listed_over_all_journals_newest_first(store: Store, clock: ManualClock) -> None:
@@ -463,8 +446,7 @@ async def an_answer_with_the_digest_of_the_question_settles_the_wait(store: Stor
         await _ask(store, name=name)
     by_token = await store.resolve(store.wait_token("a", "v"), "yes", expect_digest=DIGEST)
     by_name = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST)
-    assert by_token.won
-    assert by_name.won
+    assert by_token.won is by_name.won is True
     assert (by_name.wait.state, by_name.wait.payload) == ("resolved", b'"yes"')
 
 
@@ -472,18 +454,12 @@ async def an_answer_with_another_digest_settles_nothing(store: Store) -> None:
     await _ask(store)
     await store.open_wait("a", "plain")
     async with unchanged(store):
-        await refusal(
-            errors.ApprovalMismatch,
-            store.answer_wait("a", "w", "yes", expect_digest=OTHER),
-            journal="a",
-            name="w",
-            expected=OTHER,
-            actual=DIGEST,
-        )
-        await refusal(errors.ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
-        await refusal(
-            errors.ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST), actual=None
-        )
+        by_name = store.answer_wait("a", "w", "yes", expect_digest=OTHER)
+        by_token = store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER)
+        mismatch = {"journal": "a", "name": "w", "expected": OTHER, "actual": DIGEST}
+        await refusal(errors.ApprovalMismatch, by_name, by_token, **mismatch)
+        plain = store.answer_wait("a", "plain", "yes", expect_digest=DIGEST)
+        await refusal(errors.ApprovalMismatch, plain, actual=None)
 
 
 async def a_late_answer_with_another_digest_is_a_mismatch(store: Store) -> None:
@@ -527,11 +503,8 @@ async def an_answer_may_store_a_rule_in_the_same_commit(store: Store, reopen: Re
 
 async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two: Store) -> None:
     await _ask(one)
-    attempts = (
-        store.answer_wait("a", "w", n, rule=store.new_rule("clerk", f"{n}", by="ops"))
-        for n, store in enumerate((one, two) * 4)
-    )
-    answers = await asyncio.gather(*attempts)
+    rules = [(store, n, store.new_rule("clerk", f"{n}", by="ops")) for n, store in enumerate((one, two) * 4)]
+    answers = await asyncio.gather(*(store.answer_wait("a", "w", n, rule=rule) for store, n, rule in rules))
     (winner,) = (answer for answer in answers if answer.won)
     assert [winner.rule] == await one.rules("clerk")
     assert winner.wait.payload == winner.rule.body.encode() if winner.rule else False
@@ -564,25 +537,17 @@ async def an_answer_is_used_by_the_record_that_names_it(store: Store, reopen: Re
     lease = await _approved(store, "v", "w", "x")
     await store.append(lease, [step("a"), step("b")], head=1, consume=["v", "w"])
     store = await reopen()
-    found = {wait.name: (wait.state, wait.consumed, wait.payload) for wait in await store.waits("a")}
-    assert found == {
-        "v": ("resolved", 2, b'"yes"'),
-        "w": ("resolved", 2, b'"yes"'),
-        "x": ("resolved", 0, b'"yes"'),
-    }
+    found = await store.waits("a")
+    assert [(wait.name, wait.consumed) for wait in found] == [("v", 2), ("w", 2), ("x", 0)]
+    assert {(wait.state, wait.payload) for wait in found} == {("resolved", b'"yes"')}
 
 
 async def an_answer_is_used_once(store: Store) -> None:
     lease = await _approved(store, "v", "w")
     await store.append(lease, [step("a")], head=1, consume=["w"])
     async with unchanged(store):
-        await refusal(
-            errors.WaitConsumed,
-            store.append(lease, [step("b")], head=2, consume=["v", "w"]),
-            journal="a",
-            name="w",
-            state="consumed",
-        )
+        again = store.append(lease, [step("b")], head=2, consume=["v", "w"])
+        await refusal(errors.WaitConsumed, again, journal="a", name="w", state="consumed")
 
 
 async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
@@ -596,16 +561,11 @@ async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
 
 
 async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:
-    for name in ("open", "cancelled", "revoked"):
-        await store.open_wait("a", name)
-    await store.open_wait("a", "expired", deadline=clock.read().wall)
-    await store.expire_wait("a", "expired")
-    await store.cancel_wait("a", "cancelled")
-    await store.revoke_waits("a", "revoked")
+    await store.open_wait("a", "open")
+    await _settled(store, clock)
     for name in ("open", "cancelled", "revoked", "expired", "unknown"):
-        await refusal(
-            errors.WaitConsumed, store.append(lease, [step("x")], head=1, consume=[name]), name=name, state=name
-        )
+        attempt = store.append(lease, [step("x")], head=1, consume=[name])
+        await refusal(errors.WaitConsumed, attempt, name=name, state=name)
     assert (await store.journal("a")).head == 1
 
 
@@ -634,8 +594,8 @@ async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -
 
 async def the_same_answer_named_twice_is_refused(store: Store) -> None:
     lease = await _approved(store, "w")
-    await refusal(errors.InvalidArgument, store.append(lease, [step("a")], head=1, consume=["w", "w"]))
-    await refusal(errors.InvalidArgument, store.append(lease, [step("a")], head=1, consume="w"))
+    for twice in (["w", "w"], "w"):
+        await refusal(errors.InvalidArgument, store.append(lease, [step("a")], head=1, consume=twice))
     assert (await store.journal("a")).head == 1
 
 
@@ -644,8 +604,8 @@ async def _said(store: Store, value: object, key: str | None = None) -> Settleme
 
 
 async def a_value_answers_the_first_open_wait_and_then_the_next_number(store: StoreA) -> None:
-    await store.open_wait("a", "w/00000001")
-    await store.open_wait("a", "w/00000002")
+    for number in (1, 2):
+        await store.open_wait("a", f"w/0000000{number}")
     names = [(await _said(store, n)).wait.name for n in range(3)]
     assert names == ["w/00000001", "w/00000002", "w/00000003"]
     await refusal(errors.PayloadTooLarge, _said(store, 4))

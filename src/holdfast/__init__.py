@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from holdfast.processes.service import Process as Process
     from holdfast.runtime.approvals import Approval as Approval
     from holdfast.runtime.deferrals import Resolve as Resolve
+    from holdfast.runtime.open import open as open
+    from holdfast.runtime.open import run as run
     from holdfast.runtime.runtime import Runtime as Runtime
-    from holdfast.runtime.runtime import open as open
-    from holdfast.runtime.runtime import run as run
     from holdfast.runtime.session import Session as Session
     from holdfast.runtime.subscriptions import Control as Control
     from holdfast.runtime.subscriptions import EmitRequest as EmitRequest
@@ -157,7 +157,8 @@ _NAMES = {
     "holdfast.processes.context": "ProcessContext",
     "holdfast.processes.definition": "process",
     "holdfast.processes.service": "Process",
-    "holdfast.runtime.runtime": "Runtime open run",
+    "holdfast.runtime.open": "open run",
+    "holdfast.runtime.runtime": "Runtime",
     "holdfast.runtime.session": "Session",
     "holdfast.runtime.subscriptions": "Control EmitRequest Emitted Subscription",
     "holdfast.runtime.turn": "Turn TurnOutcome",

@@ -21,7 +21,6 @@ from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import Budget, Limits
 from holdfast.policy.rules import CLEAN, Policy, check_agent, decide, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
-from holdfast.toolkits.agents import find_handoff, list_handoffs, list_sub_agents
 from holdfast.tools.definition import Toolset, flatten_tools, subject_of
 from holdfast.turns.compaction.budget import Compaction, text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
@@ -212,8 +211,11 @@ class Agent:
         self.settings = _default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _tools_by_name(name, tools)
-        if any(found.to == name for found in list_handoffs(self.tools)):
-            raise AgentInvalid(name, "it hands over to itself; name another agent")
+        if self.tools:
+            from holdfast.toolkits.agents import list_handoffs  # only where it is needed
+
+            if any(found.to == name for found in list_handoffs(self.tools)):
+                raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
         check_agent(name, [subject_of(tool) for tool in self.tools.values()], self.policy)
         self.hooks: tuple[Hooks, ...] = check_hooks(hooks)
@@ -297,6 +299,7 @@ class PreparedAgent:
         if self._agent.mode == "tools":
             return tools
         from holdfast.sandbox.stubs import program_tool  # only where it is needed
+        from holdfast.toolkits.agents import find_handoff
 
         made = program_tool()
         return {made.name: made, **{name: tool for name, tool in tools.items() if find_handoff(tool) is not None}}
@@ -310,6 +313,7 @@ class PreparedAgent:
     def stubs(self) -> tuple[Stub, ...]:
         """The functions that programs of this agent can call."""
         from holdfast.sandbox.stubs import program_stubs  # only where it is needed
+        from holdfast.toolkits.agents import find_handoff
 
         # No handoffs: a program ends before another agent takes over.
         tools = (tool.spec for tool in self._agent.tools.values() if find_handoff(tool) is None)
@@ -384,15 +388,21 @@ class PreparedAgent:
 
     @cached_property
     def has_sub_agents(self) -> bool:
+        from holdfast.toolkits.agents import list_sub_agents  # only where it is needed
+
         return any(True for _ in list_sub_agents(self._agent.tools))
 
     @cached_property
     def has_handoffs(self) -> bool:
+        from holdfast.toolkits.agents import list_handoffs  # only where it is needed
+
         return any(True for _ in list_handoffs(self._agent.tools))
 
     @property
     def other_agents(self) -> list[Agent]:
         """The sub-agents, and the agents that this one hands over to."""
+        from holdfast.toolkits.agents import list_handoffs, list_sub_agents  # only where it is needed
+
         tools = self._agent.tools
         named = [*list_sub_agents(tools), *(found.agent for found in list_handoffs(tools))]
         return [found for found in named if isinstance(found, Agent)]

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE
 from tests.programs import Program
 
 import holdfast as hf
-from holdfast.store.client import LEASE_MS
+from holdfast.policy.limits import LEASE_MS
 from holdfast.testing import ScriptedModel, check
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
 from holdfast.errors import CallAbandoned
+from holdfast.policy.limits import LEASE_MS
 from holdfast.records import Resumed, Started
-from holdfast.store.client import LEASE_MS
 from holdfast.testing import ScriptedModel, call, check, delayed, text
 
 if TYPE_CHECKING:

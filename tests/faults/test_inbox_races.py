@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.policy.limits import LEASE_MS
 from holdfast.runtime.runtime import Runtime
-from holdfast.store.client import LEASE_MS, Store
+from holdfast.store.client import Store
 from holdfast.testing import MemoryBackend, ScriptedModel, error, text
 
 if TYPE_CHECKING:

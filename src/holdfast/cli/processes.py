@@ -27,8 +27,8 @@ from holdfast.processes.lists import ProcessEvent, ProcessLine, glance_process
 from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.processes.waits import process_value
+from holdfast.runtime.open import open as open_runtime
 from holdfast.runtime.runtime import Runtime, context_of
-from holdfast.runtime.runtime import open as open_runtime
 from holdfast.store import Store
 from holdfast.toolkits.tasks import describe_progress, result_as_lines
 

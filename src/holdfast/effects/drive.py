@@ -28,9 +28,10 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.names import check_choice, check_id, check_int
+from holdfast.policy.limits import LEASE_MS
 from holdfast.records import EFFECT_KINDS, EffectKind, Ended, Started
 from holdfast.secrets.logs import safe_cause
-from holdfast.store.client import LEASE_MS, MIN_LEASE_MS
+from holdfast.store.client import MIN_LEASE_MS
 from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:

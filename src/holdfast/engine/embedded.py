@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast import errors
 from holdfast.eventloop import spawn
 from holdfast.names import is_session_id
+from holdfast.policy.limits import TICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +38,6 @@ MIN_WAIT: Final = 0.001
 """Shortest wait for a timer, in seconds."""
 IDLE_CHECK: Final = 30.0
 """Interval of polls when nothing happens, in seconds."""
-TICK: Final = 5.0
-"""Interval of searches for undelivered notifications, in seconds."""
 PURGE_INTERVAL: Final = 600.0
 """Interval of purges of expired memories and old notifications, in seconds."""
 TRANSIENT_ERRORS: Final = (

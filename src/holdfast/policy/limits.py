@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+LEASE_MS: Final = 10_000
+"""Default term of a lease."""
+CONCURRENCY: Final = 256
+"""Sessions that one runtime drives at once."""
+TICK: Final = 5.0
+"""Interval of searches for undelivered notifications, in seconds."""
+MISSING_TOOL_MS: Final = 24 * 3_600_000
+"""Default time that a background call waits for a process that has its tool."""
 Scope = Literal["turn", "family", "session", "daily", "total"]
 """The span of a budget: one turn, one turn with its sub-agents, one session, one day (UTC), or all of an agent."""
 Unpriced = Literal["stop", "free"]

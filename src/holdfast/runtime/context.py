@@ -19,7 +19,7 @@ from holdfast.errors import Halted, Suspended
 from holdfast.messages import Message, ModelReply
 from holdfast.policy.approvals import Approved, Denied, Question
 from holdfast.policy.hooks import ToolDecision
-from holdfast.policy.limits import OutOf
+from holdfast.policy.limits import MISSING_TOOL_MS, OutOf
 from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
 from holdfast.secrets.forms import schema_words
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("holdfast.driver")
-MISSING_TOOL_MS: Final = 24 * 3_600_000
-"""Default time that a background call waits for a process that has its tool."""
 
 
 class MirroredMemory:

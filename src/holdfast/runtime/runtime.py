@@ -1,7 +1,6 @@
 """`Runtime`: one open store with its agents. It resumes interrupted work, drives sessions, and serves observers.
 
-`hf.open` opens a store with its agents; `hf.run` asks an agent once. This module also prunes by retention and checks
-that no tool can reach the files of the store.
+This module also prunes by retention and checks that no tool can reach the files of the store.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ import secrets
 import shlex
 import signal
 from collections import Counter
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from functools import wraps
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from holdfast import errors
 from holdfast.agent import Agent, prepare, team_of
-from holdfast.engine.embedded import TICK, EmbeddedEngine
+from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
-from holdfast.eventloop import PerLoop, rare_collections, spawn
+from holdfast.eventloop import PerLoop, spawn
 from holdfast.models import prices
 from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.hooks import check_hooks
+from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MISSING_TOOL_MS, TICK
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.service import Processes
 from holdfast.processes.sub_agents import SubAgents
@@ -34,7 +33,7 @@ from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
-from holdfast.runtime.context import MISSING_TOOL_MS, MirroredMemory, RuntimeContext, make_secret_access
+from holdfast.runtime.context import MirroredMemory, RuntimeContext, make_secret_access
 from holdfast.runtime.deferrals import check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
@@ -52,21 +51,17 @@ from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
-from holdfast.store import open_store
-from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
+from holdfast.store.client import MIN_LEASE_MS, Store
 from holdfast.store.paths import FOLDER, real_places
-from holdfast.tools.functions import MAX_CALLS, limit_calls, watch_event_loop
 from holdfast.triggers.service import Triggers
 from holdfast.turns.conversation import deadline_wait
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
     from datetime import datetime, timedelta
     from types import TracebackType
 
-    from holdfast.clock import Clock
     from holdfast.events import Event
     from holdfast.memory import Memory
     from holdfast.models import Model
@@ -83,7 +78,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification
-    from holdfast.store.contract import Durability, Journal, Settlement, StoreLimits, Wait, Work
+    from holdfast.store.contract import Journal, Settlement, Wait, Work
     from holdfast.store.inbox import RefusedInput
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
@@ -166,8 +161,6 @@ def _names_below(path: str, folder: str) -> tuple[str, ...] | None:
         path = above
 
 
-CONCURRENCY: Final = 256
-"""Sessions that one runtime drives at once."""
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LIVE: Final = 0.3
 """An `inline_budget` for chats, in seconds: slower tool calls continue in the background."""
@@ -643,7 +636,7 @@ _drivers: Final = Counter[str]()
 
 
 @contextmanager
-def _count_driver(path: Path | str | None) -> Generator[None]:
+def count_driver(path: Path | str | None) -> Generator[None]:
     """Count a runtime that drives the store at `path` inside the block; raises `TooManyRuntimes`."""
     if path is None:
         yield
@@ -660,122 +653,5 @@ def _count_driver(path: Path | str | None) -> Generator[None]:
             del _drivers[store]
 
 
-P = ParamSpec("P")
-
-
-class RuntimeOpening:
-    """The result of `hf.open`, for `async with`. Any other use raises `RuntimeUnopened` with a hint."""
-
-    def __init__(self, entered: AbstractAsyncContextManager[Runtime]) -> None:
-        self._entered = entered
-
-    async def __aenter__(self) -> Runtime:
-        return await self._entered.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._entered.__aexit__(kind, error, trace)
-
-    def __await__(self) -> NoReturn:
-        raise errors.RuntimeUnopened("await")
-
-    def __enter__(self) -> NoReturn:
-        raise errors.RuntimeUnopened("with")
-
-    def __exit__(self, *_: object) -> None:
-        """Never reached: `__enter__` raises."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise errors.RuntimeUnopened(name)
-
-
-def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> Callable[P, RuntimeOpening]:
-    @wraps(make)
-    def opening(*args: P.args, **options: P.kwargs) -> RuntimeOpening:
-        return RuntimeOpening(make(*args, **options))
-
-    return opening
-
-
-@_by_async_with
-@asynccontextmanager
-async def open(
-    path: Path | str | None,
-    *,
-    agents: Sequence[Agent] = (),
-    durability: Durability = "power",
-    lease_ms: int = LEASE_MS,
-    concurrency: int = CONCURRENCY,
-    max_calls: int = MAX_CALLS,
-    drive: bool = True,
-    prices: Mapping[str, Price] | None = None,
-    can_deliver: Callable[[str], bool] | None = None,
-    mirror: bool = True,
-    secrets: SecretsInput = None,
-    hooks: Sequence[Hooks] = (),
-    inline_budget: timedelta | float | None = None,
-    limits: StoreLimits | None = None,
-    clock: Clock | None = None,
-    processes: Sequence[AnyProcess] = (),
-    retention: timedelta | float | None = None,
-    gate_interval: timedelta | float = TICK,
-    missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
-) -> AsyncGenerator[Runtime]:
-    """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
-
-    Opening resumes interrupted work at once. With `drive=False` the runtime only reads and accepts: another process
-    does the work.
-
-    `can_deliver` decides whether notifications may enter a session now; call `runtime.gate_changed` when its answer may
-    have changed. It is asked again every `gate_interval` (5 s) while notifications wait. A background call whose agent
-    lacks the tool here waits for a process that has it, up to `missing_tool_deadline` (24 hours). Memory is mirrored as
-    files next to the store unless `mirror` is False.
-
-    `hooks` apply to all agents and run after the agent's own, so they see the final values. `inline_budget` is how long
-    models wait for a tool call unless the tool or the agent sets another time; 0.3 s suits a person who waits for each
-    answer. `max_calls` bounds the tool calls that run at once in this process; with several runtimes the lowest bound
-    counts.
-
-    `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in all records and output; `processes` are
-    the durable functions that may run. `retention` prunes older processes and trigger records while the runtime is
-    open; without it all are kept. `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3,
-    output=15)}``, in dollars per million tokens.
-    """
-    if isinstance(agents, list | tuple):  # `Runtime` refuses anything else
-        check_workspaces(agents, path)  # before the file is created
-    with rare_collections(), watch_event_loop(), limit_calls(max_calls), _count_driver(path if drive else None):
-        async with (
-            open_store(path, durability=durability, limits=limits, clock=clock) as store,
-            Runtime(
-                store,
-                agents,
-                lease_ms=lease_ms,
-                concurrency=concurrency,
-                drive=drive,
-                own_prices=prices,
-                can_deliver=can_deliver,
-                mirror=path if mirror and drive else None,
-                secrets=secrets,
-                hooks=hooks,
-                inline_budget=inline_budget,
-                processes=processes,
-                retention=retention,
-                gate_interval=gate_interval,
-                missing_tool_deadline=missing_tool_deadline,
-            ) as runtime,
-        ):
-            yield runtime
-
-
-_openings: Final = PerLoop(lambda: Turnstile(3))
-"""Opening a runtime takes about 2 ms of the event loop: only a few of many runs do so in one round."""
-
-
-async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
-    """Ask an agent once, on a temporary store in memory."""
-    await _openings.here().enter()
-    async with open(None, agents=[agent]) as runtime:
-        return await runtime.run(agent, prompt, deadline=deadline)
+openings: Final = PerLoop(lambda: Turnstile(3))
+"""Opening a runtime takes about 2 ms of the event loop: only a few of many `hf.run` do so in one round."""

@@ -31,6 +31,7 @@ from holdfast.errors import (
     WaitUnknown,
 )
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
+from holdfast.policy.limits import LEASE_MS
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
 from holdfast.secrets.redactor import Redactor
 from holdfast.store import attachments, memories, notifications, retention, spending, transaction, waits
@@ -77,8 +78,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-LEASE_MS: Final = 10_000
-"""Default term of a lease."""
 MIN_LEASE_MS: Final = 50
 """Shortest term of a lease."""
 _CLOCK_CHECK_MS: Final = 30_000

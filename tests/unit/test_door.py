@@ -53,6 +53,17 @@ def test_importing_holdfast_loads_no_dependency() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_the_names_of_a_first_program_load_no_runtime_and_no_dependency_but_msgspec() -> None:
+    late = {
+        *("aiohttp", "apsw", "asyncio", "genai_prices", "idna", "logging", "pydantic", "pydantic_core", "typer"),
+        *("holdfast.cli", "holdfast.models.http", "holdfast.runtime.runtime", "holdfast.store", "holdfast.toolkits"),
+    }
+    use = "hf.Agent, hf.open, hf.tool, hf.model, hf.process"
+    code = f"import sys, holdfast as hf; {use}; print(*{late} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
 @every("kind", [k for k in vars(errors).values() if isinstance(k, type)], ids=lambda k: k.__name__)
 def test_every_error_says_who_can_act(kind: type[BaseException]) -> None:
     if kind in {errors.Halted, errors.Suspended}:

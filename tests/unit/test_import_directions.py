@@ -54,7 +54,7 @@ ALLOWED = {
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [
-    *(f"effects/{name}.py" for name in ("canonical", "replay")),
+    *(f"effects/{name}.py" for name in ("canonical", "keys", "replay")),
     *(f"{name}.py" for name in ("events", "media", "messages", "names", "records")),
     *(
         f"models/{name}.py"

@@ -30,6 +30,7 @@ from holdfast.effects.canonical import (
     fits,
     plain,
 )
+from holdfast.effects.keys import check_key, scope_of, segment
 from holdfast.effects.replay import (
     Decision,
     Mismatch,
@@ -44,7 +45,7 @@ from holdfast.effects.replay import (
     UseRecorded,
     make_request,
 )
-from holdfast.effects.scopes import EffectScope, SuspensionGuard, check_key, current_scope, scope_of, segment
+from holdfast.effects.scopes import EffectScope, SuspensionGuard, current_scope
 from holdfast.errors import (
     BlobMissing,
     CallAbandoned,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import msgspec
 
 from holdfast.effects.canonical import canonical, digest_of_bytes, shown_key
-from holdfast.effects.scopes import branch_segment, scope_of, segment
+from holdfast.effects.keys import branch_segment, scope_of, segment
 from holdfast.errors import EffectRepeated, Halted, InvariantBroken, ReplayMismatch, ReplayMiss
 from holdfast.records import (
     ABSENT,

@@ -1,6 +1,6 @@
-"""Scopes and keys: the path of an effect in the journal.
+"""Scopes: the branches of driven code.
 
-A key is a path: run, effect, sub-step. Each task of driven code is a branch, a scope of its own, named when the task is
+Each task of driven code is a branch, a scope of its own, named when the task is
 created. So two branches that do the same thing never get each other's result.
 """
 
@@ -13,7 +13,8 @@ from collections import Counter, deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from holdfast.errors import InvalidId, OrderUnknown, SuspensionSwallowed
+from holdfast.effects.keys import branch_segment, segment
+from holdfast.errors import OrderUnknown, SuspensionSwallowed
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,35 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MARK: Final = "_holdfast_branches"
-MAX_KEY = 2_048
-"""Longest replay key; it bounds the nesting of effects."""
-
-
-def check_key(key: str) -> str:
-    """Check a replay key; raises `InvalidId`."""
-    if type(key) is not str:
-        raise InvalidId("replay key", key, f"it is a {type(key).__name__}, not a string")
-    if not key or len(key) > MAX_KEY:
-        raise InvalidId("replay key", key, f"it has {len(key):,} characters; 1 to {MAX_KEY:,} are allowed")
-    return key
-
-
-def segment(name: str, occurrence: int = 1) -> str:
-    """`name` as one part of a key path; its second use in a scope is ``name#2``."""
-    escaped = name
-    if not name.isalnum():
-        escaped = name.replace("%", "%25").replace("/", "%2F").replace("#", "%23").replace("~", "%7E")
-    return escaped if occurrence == 1 else f"{escaped}#{occurrence}"
-
-
-def branch_segment(ordinal: int, name: str) -> str:
-    """The path part of a branch, distinct from all escaped names."""
-    return f"~{ordinal}.{name}"
-
-
-def scope_of(key: str) -> str:
-    """The path of the scope of a key."""
-    return key.rpartition("/")[0]
 
 
 class EffectScope:

@@ -26,6 +26,8 @@ LEASE_MS: Final = 10_000
 """Default term of a lease."""
 CONCURRENCY: Final = 256
 """Sessions that one runtime drives at once."""
+MAX_CALLS: Final = 512
+"""Default limit of calls at once: one for each session and each background call that a runtime drives at once."""
 TICK: Final = 5.0
 """Interval of searches for undelivered notifications, in seconds."""
 MISSING_TOOL_MS: Final = 24 * 3_600_000

@@ -19,7 +19,6 @@ an ambiguous URL. An unclear condition counts against the call: no permission co
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -508,7 +507,6 @@ def parse_selector(text: object, key: str = "tool") -> Selector:
 # ---- the policy and its decisions ----
 
 
-_log: Final = logging.getLogger("holdfast.policy")
 MAX_RULES: Final = 1_000
 """Rules and constraints of one policy."""
 TAINTED: Final = (
@@ -677,7 +675,8 @@ def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -
             continue
         if any(tools.specificity(subject) is not None for subject in subjects):
             continue
-        from difflib import get_close_matches  # only if a name may be wrong
+        import logging  # only if a name may be wrong
+        from difflib import get_close_matches
 
         others = {subject.tool: subject for subject in subjects if subject.tool not in named}
         close = get_close_matches(tools.name, others, n=1)
@@ -686,7 +685,7 @@ def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -
         said = f"the agent {name!r} has no tool {tools.name!r}; did you mean {close[0]!r}?"
         if all(each.specificity(others[close[0]]) is None for each in rules.values()):
             raise PolicyInvalid(said, rule=number)
-        _log.warning("rule %d of its policy (%s) does nothing: %s", number, rule, said)
+        logging.getLogger("holdfast.policy").warning("rule %d of its policy (%s) does nothing: %s", number, rule, said)
 
 
 class ListedRule(NamedTuple):

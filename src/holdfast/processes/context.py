@@ -18,8 +18,9 @@ import msgspec
 
 from holdfast import errors
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
+from holdfast.effects.keys import segment
 from holdfast.effects.replay import Repeat
-from holdfast.effects.scopes import EffectScope, current_scope, segment
+from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from holdfast.effects.canonical import digest
-from holdfast.effects.scopes import segment
+from holdfast.effects.keys import segment
 from holdfast.errors import InvalidId
 from holdfast.names import PROCESS_PREFIX, check_id, check_name
 from holdfast.records import PROCESS_RUN, TASK_RUN

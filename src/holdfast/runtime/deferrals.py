@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes, encode_value
-from holdfast.effects.scopes import scope_of, segment
+from holdfast.effects.keys import scope_of, segment
 from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, JournalMissing, PayloadTooLarge
 from holdfast.errors.caller import TriggerInvalid
 from holdfast.names import check_string, is_task_id

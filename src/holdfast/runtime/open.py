@@ -10,8 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, NoReturn, ParamSpec
 
 from holdfast.errors import RuntimeUnopened
-from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MISSING_TOOL_MS, TICK
-from holdfast.tools.functions import MAX_CALLS
+from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOOL_MS, TICK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

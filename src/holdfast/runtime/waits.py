@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.effects.canonical import decode_value, digest_of_bytes
+from holdfast.effects.keys import segment
 from holdfast.effects.replay import Perform, Repeat, UseRecorded
-from holdfast.effects.scopes import segment
 from holdfast.errors import InvalidArgument, Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from holdfast import records
-from holdfast.effects.scopes import segment
+from holdfast.effects.keys import segment
 from holdfast.errors import RecordUnreadable
 from holdfast.records import (
     Admitted,

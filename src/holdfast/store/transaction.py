@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.effects.canonical import canonical
-from holdfast.effects.scopes import segment
+from holdfast.effects.keys import segment
 from holdfast.errors import (
     BlobMissing,
     ForkPointMissing,

@@ -21,7 +21,6 @@ from holdfast.tools.definition import (
     tool,
     toolset,
 )
-from holdfast.tools.functions import Abandoned, abandoned
 
 if TYPE_CHECKING:
     from holdfast.toolkits.files import files
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.toolkits.tasks import tasks
     from holdfast.toolkits.timers import timers
     from holdfast.toolkits.web import web
+    from holdfast.tools.functions import Abandoned, abandoned
 
 
 __all__ = [
@@ -62,17 +62,22 @@ __all__ = [
 
 TOOLKITS: Final = ("files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web")
 """Functions that make the tools of one toolkit; each has its own module."""
+_CALLS: Final = ("Abandoned", "abandoned")
+"""Names about running calls, loaded on first use too."""
 if not TYPE_CHECKING:  # type checkers see only the imports above
 
     def __getattr__(name: str) -> object:
-        if name not in TOOLKITS:
+        if name in TOOLKITS:
+            module = f"toolkits.{'planning' if name == 'plan' else name}"
+        elif name in _CALLS:
+            module = "tools.functions"
+        else:
             message = f"module 'holdfast.tools' has no attribute {name!r}"
             raise AttributeError(message)
-        module = "planning" if name == "plan" else name
-        value = getattr(import_module(f"holdfast.toolkits.{module}"), name)
+        value = getattr(import_module(f"holdfast.{module}"), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *TOOLKITS})
+    return sorted({*globals(), *TOOLKITS, *_CALLS})

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.effects.drive import Boundary, EffectContext
-from holdfast.effects.scopes import EffectScope, SuspensionGuard, segment
+from holdfast.effects.keys import segment
+from holdfast.effects.scopes import EffectScope, SuspensionGuard
 from holdfast.errors import Suspended, UsageError
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT, Deferred
 

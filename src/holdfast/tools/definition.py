@@ -34,7 +34,6 @@ from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageErr
 from holdfast.messages import ToolSpec
 from holdfast.names import check_id, check_int
 from holdfast.policy.rules import Subject
-from holdfast.tools.functions import invoke_function
 from holdfast.tools.results import describe_error
 
 if TYPE_CHECKING:
@@ -237,6 +236,8 @@ class Tool(Generic[P, R]):
 
     def call(self, bound: Bound, context: Context | None = None) -> Coroutine[Any, Any, object]:
         """Call the function; its result unchanged. An iterator is read into a list."""
+        from holdfast.tools.functions import invoke_function  # only where a tool is called
+
         kwargs = bound.kwargs
         if self.accepts.context is not None:
             kwargs = {**kwargs, self.accepts.context: context}
@@ -244,6 +245,8 @@ class Tool(Generic[P, R]):
 
     async def find_out(self, bound: Bound, context: Context) -> bytes:
         """Ask `reconcile` about an interrupted call; it raises `NotDone` if the call had no effect."""
+        from holdfast.tools.functions import invoke_function  # only where a tool is called
+
         if self.reconcile is None:
             raise ToolInvalid(self.name, None, "it has no reconcile function")
         kwargs, on_loop = {"ctx": context, **bound.kwargs}, inspect.iscoroutinefunction(self.reconcile)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 from holdfast.eventloop import PerLoop
 from holdfast.names import check_int
+from holdfast.policy.limits import MAX_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 # ---- limits on calls at once ----
 
 _log: Final = logging.getLogger("holdfast.tools")
-MAX_CALLS: Final = 512
-"""Default limit of calls at once: one for each session and each background call that a runtime drives at once."""
 
 
 class SlotGate:

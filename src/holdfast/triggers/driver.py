@@ -19,7 +19,7 @@ from holdfast import errors, records
 from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
-from holdfast.effects.scopes import segment
+from holdfast.effects.keys import segment
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import ProcessDefinition

@@ -9,8 +9,8 @@ import pytest
 from tests.every import every
 
 from holdfast.effects.canonical import canonical
+from holdfast.effects.keys import MAX_KEY, check_key, scope_of, segment
 from holdfast.effects.replay import MAX_ASK_BODY, make_request
-from holdfast.effects.scopes import MAX_KEY, check_key, scope_of, segment
 from holdfast.errors import InvalidId, InvalidValue
 from holdfast.records import Cause, EffectRequest
 

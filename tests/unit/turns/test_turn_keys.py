@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.effects.scopes import segment
+from holdfast.effects.keys import segment
 from holdfast.turns import keys
 from holdfast.turns.keys import (
     EffectKey,

@@ -237,8 +237,8 @@ def imports() -> list[Bar]:
     code = (
         "import time, sys; begun = time.perf_counter(); import holdfast as hf; taken = time.perf_counter() - begun;"
         "heavy = {'apsw', 'pydantic', 'msgspec', 'asyncio', 'typer'} & set(sys.modules); assert not heavy, heavy;"
-        "begun = time.perf_counter(); hf.Agent, hf.open, hf.tool, hf.model, hf.process;"
-        "print(taken * 1000, (time.perf_counter() - begun) * 1000)"
+        "begun = time.process_time(); hf.Agent, hf.open, hf.tool, hf.model, hf.process;"
+        "print(taken * 1000, (time.process_time() - begun) * 1000)"
     )
     # With compiled modules, as after an installation.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -251,5 +251,5 @@ def imports() -> list[Bar]:
     taken, used = map(statistics.median, zip(*(once() for _ in range(ROUNDS)), strict=True))
     return [
         Bar("import holdfast", taken, 120, "at most", "ms", "loads neither apsw nor pydantic"),
-        Bar("its common names", used, 120, "at most", "ms", "after the import: Agent, open, tool, model, process"),
+        Bar("its common names", used, 120, "at most", "ms", "CPU time: Agent, open, tool, model, process"),
     ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -51,8 +50,7 @@ class _RequestHead(msgspec.Struct):
 _request_decoder: Final = msgspec.json.Decoder(_RequestHead)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSummary:
+class RequestSummary(msgspec.Struct, frozen=True):
     """Everything of a request that the answer depends on."""
 
     dialect: DialectName
@@ -474,22 +472,20 @@ class GoogleWriter(ReplyWriter):
         candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
         if finish is not None:
             candidate["finishReason"] = finish
+        usage = self._reply.usage
+        counts = {
+            "promptTokenCount": prompt_tokens(usage),
+            "cachedContentTokenCount": usage.cache_read,
+            "candidatesTokenCount": usage.output - usage.reasoning,
+            "thoughtsTokenCount": usage.reasoning,
+            "totalTokenCount": usage.total,
+        }
         return {
             "candidates": [candidate],
-            "usageMetadata": _google_usage(self._reply.usage),
+            "usageMetadata": counts,
             "modelVersion": self._request.model,
             "responseId": f"resp_{self._request.position}",
         }
-
-
-def _google_usage(usage: Usage) -> dict[str, int]:
-    return {
-        "promptTokenCount": prompt_tokens(usage),
-        "cachedContentTokenCount": usage.cache_read,
-        "candidatesTokenCount": usage.output - usage.reasoning,
-        "thoughtsTokenCount": usage.reasoning,
-        "totalTokenCount": usage.total,
-    }
 
 
 class ResponsesWriter(ReplyWriter):
@@ -540,7 +536,14 @@ class ResponsesWriter(ReplyWriter):
         items = [self._item(index, part) for index, (part, _) in enumerate(self._parts)]
         ended = self._response("incomplete" if reason else "completed", items)
         ended["incomplete_details"] = {"reason": reason} if reason else None
-        ended["usage"] = _responses_usage(self._reply.usage)
+        usage = self._reply.usage
+        ended["usage"] = {
+            "input_tokens": prompt_tokens(usage),
+            "input_tokens_details": {"cached_tokens": usage.cache_read},
+            "output_tokens": usage.output,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+            "total_tokens": usage.total,
+        }
         return ended
 
     def _response(self, status: str, output: list[Any]) -> dict[str, Any]:
@@ -604,18 +607,7 @@ _RESPONSES_INCOMPLETE: Final = {
 }
 
 
-def _responses_usage(usage: Usage) -> dict[str, Any]:
-    return {
-        "input_tokens": prompt_tokens(usage),
-        "input_tokens_details": {"cached_tokens": usage.cache_read},
-        "output_tokens": usage.output,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
-        "total_tokens": usage.total,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedReply:
+class StreamedReply(msgspec.Struct, frozen=True):
     """A reply on the wire: pieces to write one by one, and the terminal frames."""
 
     pieces: tuple[bytes, ...]

@@ -159,25 +159,18 @@ _STATUSES: Final = {
 _CODES: Final = {"context_overflow": "context_length_exceeded", "content_filter": "content_policy_violation"}
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """A pause in a response; None: forever."""
 
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsePlan:
+class ResponsePlan(msgspec.Struct, frozen=True):
     """A response: a status, then bytes and pauses. With `close` the connection ends after them."""
 
     status: int
     steps: tuple[bytes | Pause, ...]
     close: bool = False
-
-    @property
-    def is_immediate(self) -> bool:
-        """True if there is no pause."""
-        return not any(type(step) is Pause for step in self.steps)
 
 
 def plan_response(
@@ -305,17 +298,23 @@ class ProviderConnection(asyncio.Protocol):
                 if len(self._buffer) > _MAX_HEAD:
                     self._reject(431, "the head is too long")
                 return
-            method, path, headers = _parse_head(bytes(self._buffer[:end]))
-            length = _body_length(headers)
-            if not isinstance(length, int):
-                self._reject(*length)
+            first, *lines = self._buffer[:end].decode("latin-1").split("\r\n")
+            method, _, rest = first.partition(" ")
+            split = (line.partition(":") for line in lines)
+            headers = {name.strip().lower(): value.strip() for name, _, value in split}
+            length = headers.get("content-length", "0")
+            if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
+                self._reject(411, "the length of the body must be told")
                 return
-            whole = end + 4 + length
+            if len(length) > 18 or int(length) > _MAX_BODY:
+                self._reject(413, "the body is too long")
+                return
+            whole = end + 4 + int(length)
             if len(self._buffer) < whole:
                 return
             body = bytes(self._buffer[end + 4 : whole])
             del self._buffer[:whole]
-            self._serve(method, path, headers, body)
+            self._serve(method, rest.partition(" ")[0], headers, body)
 
     def _serve(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
         request = self._handler.parse(method, path, headers, body)
@@ -323,7 +322,7 @@ class ProviderConnection(asyncio.Protocol):
             deque(self._send(request, b""))
             return
         planned = self._handler.ready(request)
-        if planned is not None and planned.is_immediate:
+        if planned is not None and not any(type(step) is Pause for step in planned.steps):
             deque(self._send(planned, _request_id(request)))
             return
         self._task = asyncio.create_task(self._send_slowly(request, planned))
@@ -361,21 +360,6 @@ class ProviderConnection(asyncio.Protocol):
             self._transport = None
 
 
-def _parse_head(data: bytes) -> tuple[str, str, dict[str, str]]:
-    first, *lines = data.decode("latin-1").split("\r\n")
-    method, _, rest = first.partition(" ")
-    split = (line.partition(":") for line in lines)
-    return method, rest.partition(" ")[0], {name.strip().lower(): value.strip() for name, _, value in split}
-
-
-def _body_length(headers: Mapping[str, str]) -> int | tuple[int, str]:
-    """Return the length of the body, or status and message of an error."""
-    length = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
-        return 411, "the length of the body must be told"
-    return int(length) if len(length) <= 18 and int(length) <= _MAX_BODY else (413, "the body is too long")
-
-
 def _request_id(request: ProviderRequest) -> bytes:
     name = "request-id" if request.asked.dialect == "anthropic" else "x-request-id"
     return f"{name}: req_{request.number}\r\n".encode()
@@ -386,28 +370,20 @@ _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\
 _MAX_CACHED: Final = 4_096
 
 
+@dataclass(slots=True, eq=False)
 class RequestHandler:
     """Plans the responses of all connections."""
 
-    def __init__(
-        self,
-        script: Iterable[ScriptItem] | ScriptFunction,
-        faults: FaultPlan,
-        *,
-        chunks: int,
-        pace: float,
-        keep: int,
-    ) -> None:
-        self._script = ScriptedModel(script, name="fake:provider", keep=0)
-        self._faults = faults
-        self._chunks = chunks
-        self._pace = pace
-        self._keep = keep
-        self._number = 0
-        self._cache: dict[RequestSummary, tuple[StreamedReply, ResponsePlan]] = {}
-        self.requests: list[ProviderRequest] = []
-        self.connections = 0
-        self.open: set[ProviderConnection] = set()
+    script: ScriptedModel
+    faults: FaultPlan
+    chunks: int
+    pace: float
+    keep: int
+    requests: list[ProviderRequest] = field(default_factory=list)
+    connections: int = 0
+    open: set[ProviderConnection] = field(default_factory=set)
+    _number: int = 0
+    _cache: dict[RequestSummary, tuple[StreamedReply, ResponsePlan]] = field(default_factory=dict)
 
     def parse(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> ProviderRequest | ResponsePlan:
         """Parse a request, or plan the error response to an invalid one."""
@@ -423,7 +399,7 @@ class RequestHandler:
         self._number += 1
         request = ProviderRequest(self._number, asked, path, headers, body)
         self.requests.append(request)
-        if len(self.requests) > self._keep:
+        if len(self.requests) > self.keep:
             del self.requests[0]
         return request
 
@@ -431,7 +407,7 @@ class RequestHandler:
         """Return a plan that is cached. Faults are assigned here, in the order of the requests."""
         asked = request.asked
         try:
-            request.fault = self._faults.take(request)
+            request.fault = self.faults.take(request)
         except Exception as error:  # a function of a test may raise anything
             return plan_error(asked.dialect, HttpError(400, message=f"the function of the faults failed: {error!r}"))
         if isinstance(request.fault, HttpError | Disconnect):
@@ -440,7 +416,7 @@ class RequestHandler:
         if kept is None:
             return None
         answer, planned = kept
-        return planned if request.fault is None else plan_response(asked, answer, request.fault, self._pace)
+        return planned if request.fault is None else plan_response(asked, answer, request.fault, self.pace)
 
     async def plan(self, request: ProviderRequest) -> ResponsePlan:
         """Ask the script, and plan the response."""
@@ -453,18 +429,18 @@ class RequestHandler:
             return plan_error(asked.dialect, failure)
         except Exception as error:  # a function of the script may raise anything
             return plan_error(asked.dialect, HttpError(400, message=f"the script failed: {error!r}"))
-        planned = plan_response(asked, answer, None, self._pace)
-        if asked.position in self._script.fixed:
+        planned = plan_response(asked, answer, None, self.pace)
+        if asked.position in self.script.fixed:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             self._cache[asked] = (answer, planned)
         met = request.fault or (CutStream(len(answer.pieces)) if cut else None)
-        return planned if met is None else plan_response(asked, answer, met, self._pace)
+        return planned if met is None else plan_response(asked, answer, met, self.pace)
 
     async def _answer(self, asked: RequestSummary) -> tuple[StreamedReply, bool]:
         """Return the answer of the script; True if it is cut off."""
         request = ModelRequest(messages=(), position=asked.position)
-        events = [event async for event in self._script.stream(request)]
+        events = [event async for event in self.script.stream(request)]
         words = [event.text for event in events if isinstance(event, TextChunk)]
         last = events[-1]
         cut = not isinstance(last, StreamEnd)
@@ -472,7 +448,7 @@ class RequestHandler:
         if asked.form == "whole":
             body = dialects.encode_whole_reply(asked, reply)
             return StreamedReply((body[: len(body) // 2],), body[len(body) // 2 :]), cut
-        return dialects.stream_reply(asked, reply, words, self._chunks), cut
+        return dialects.stream_reply(asked, reply, words, self.chunks), cut
 
 
 class FakeProvider:
@@ -495,7 +471,7 @@ class FakeProvider:
         keep: int = 1_000,
     ) -> None:
         self._handler = RequestHandler(
-            script,
+            ScriptedModel(script, name="fake:provider", keep=0),
             FaultPlan(faults),
             chunks=check_int("chunks", chunks, least=1),
             pace=check_seconds("pace", pace),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import msgspec
 
 from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import InvalidArgument, InvalidNumber, ModelError
@@ -44,23 +45,20 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedCall:
+class ScriptedCall(msgspec.Struct, frozen=True):
     """A tool call. Its id comes from its position in the conversation."""
 
     tool: str
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedStream:
+class ScriptedStream(msgspec.Struct, frozen=True):
     """A text in several chunks."""
 
     chunks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedReply:
+class ScriptedReply(msgspec.Struct, frozen=True):
     """A reply with its own finish reason and usage."""
 
     parts: tuple[ScriptPart, ...]
@@ -68,15 +66,13 @@ class ScriptedReply:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedCut:
+class ScriptedCut(msgspec.Struct, frozen=True):
     """A stream that ends in the middle."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedError:
+class ScriptedError(msgspec.Struct, frozen=True):
     """An error of the provider."""
 
     message: str
@@ -84,8 +80,7 @@ class ScriptedError:
     retryable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedDelay:
+class ScriptedDelay(msgspec.Struct, frozen=True):
     """A reply after a delay."""
 
     seconds: float

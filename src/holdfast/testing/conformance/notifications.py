@@ -440,6 +440,7 @@ async def a_notification_that_fails_too_often_is_dead(store: Store, clock: Manua
     assert (dead.state, dead.attempts) == ("dead", store.limits.max_attempts)
     assert f"{store.limits.max_attempts} times" in (dead.reason or "")
     assert await store.next_due() is None
+    assert await store.examine(audit) == []
     again, won = await store.settle_notification(found.id, "queued")
     assert won
     assert again.attempts == 0
@@ -579,6 +580,7 @@ async def numbers_of_notifications_are_not_used_again_after_a_purge(
     await _notify(store, "second")
     newest = await _finished(store)
     await store.purge_notifications(clock.read().wall)
+    assert await store.examine(audit) == []
     store = await reopen()
     assert (await _notify(store, "third")).id > newest, "a number is never given to another one"
     assert await _offered_titles(store) == ["first", "second", "third"]

@@ -305,5 +305,6 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "spent": lambda store, _: store.spent("clerk"),
 }
 """Every call that takes none."""
-STALE: Final = ("append", "renew", "release", "deliver_notifications", "trim_journal", "empty_inputs", "remove_waits")
+_NEEDS_LEASE: Final = "append renew release deliver_notifications trim_journal empty_inputs remove_waits"
+STALE: Final = [ON_A_JOURNAL[name] for name in _NEEDS_LEASE.split()]
 """The calls that need a lease that is still theirs."""

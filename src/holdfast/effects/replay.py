@@ -85,9 +85,13 @@ def _differences(recorded: Any, asked: Any, path: str) -> Iterator[tuple[str, An
             before = old[index] if index < len(old) else _ABSENT
             after = new[index] if index < len(new) else _ABSENT
             yield from _differences(before, after, f"{path}[{index}]")
-    elif type(recorded) is not type(asked) or repr(recorded) != repr(asked):
-        # In Python 1 == True == 1.0 and 0.0 == -0.0, but their JSON texts differ.
+    elif not _same(recorded, asked):
         yield path, recorded, asked
+
+
+def _same(recorded: Any, asked: Any) -> bool:
+    # In Python 1 == True == 1.0 and 0.0 == -0.0, but their JSON texts differ.
+    return type(recorded) is type(asked) and repr(recorded) == repr(asked)
 
 
 def _show(value: Any) -> str:

@@ -289,7 +289,6 @@ def _unix_time(text: str) -> float | None:
 def make_attempt(
     model: str,
     error: ModelError | None,
-    *,
     seconds: float,
     status: int | None = None,
     request_id: str | None = None,

@@ -24,7 +24,7 @@ from holdfast.models import json_values as values
 from holdfast.models.attachments import attachment_bytes, data_url, is_text_type, split_result, to_base64
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
-from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, StrictSchemaRules, fits_strict, schema_prompt
+from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, FORMATS, StrictSchemaRules, fits_strict, schema_prompt
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ _RULES: Final = StrictSchemaRules(
     COMMON_STRICT_KEYWORDS
     | {"definitions", "minItems", "maxItems", "pattern", "format"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
-    frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")),
+    FORMATS,
     depth=10,
     properties=5_000,
 )

@@ -61,7 +61,11 @@ _ARGUMENTS: Final = frozenset(("arguments", "input", "args"))
 """Fields with the arguments of a call."""
 _NAMED_TEXT: Final = re.compile(r'("((?:[^"\\]|\\.){1,80})"\s*:\s*")((?:[^"\\]|\\.)*\\?)')
 """A field and its text, in JSON that may be cut anywhere."""
-_LAYOUTS: Final = ((",", ":"), (", ", ": "))
+_LAYOUTS: Final = [
+    json.JSONEncoder(ensure_ascii=is_escaped, separators=separators)
+    for separators in ((",", ":"), (", ", ": "))
+    for is_escaped in (False, True)
+]
 _BEARER: Final = re.compile(r"\b(bearer|basic)( +)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
 # Inside of JSON a slash may be written as "\/", and an ampersand as "\u0026".
 _USERINFO: Final = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}:(?:\\?/){2})[^\s/\\?#@\"'<>]+@", re.IGNORECASE)
@@ -223,10 +227,7 @@ def _merge_spans(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, 
 
 def _format_like(clean: Any, inner: Any, text: str) -> str:
     """Write a JSON value in the format of `text`, the text of `inner`: a part of it may be redacted elsewhere."""
-    layouts = [
-        json.JSONEncoder(ensure_ascii=escaped, separators=ends) for ends in _LAYOUTS for escaped in (False, True)
-    ]
-    return next((layout for layout in layouts if layout.encode(inner) == text), layouts[0]).encode(clean)
+    return next((layout for layout in _LAYOUTS if layout.encode(inner) == text), _LAYOUTS[0]).encode(clean)
 
 
 def _redact_named(found: re.Match[str]) -> str:

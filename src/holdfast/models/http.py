@@ -145,8 +145,7 @@ class HttpModel:
                 await self._sleep(delay)
                 continue
             whole: list[msg.StreamEvent] = []
-            if attempt.reply is not None and attempt.body is not None and attempt.body.is_whole:
-                reply = attempt.reply
+            if attempt.body is not None and attempt.body.is_whole and (reply := attempt.reply) is not None:
                 shown = msg.part_events(reply.parts, chunks=False)
                 whole = [msg.StreamStart(reply.model or self.name), *shown, msg.StreamUsage(reply.usage)]
                 whole = call.observe(whole, attempt)
@@ -196,12 +195,10 @@ class HttpModel:
         attempt.url = url.partition("?")[0]  # a query may hold secrets
         if not 200 <= response.status < 300:
             raise await self._error_response(response, attempt)
-        content_type = response.headers.get("content-type", "").lower()
-        if "html" in content_type:
+        if "html" in response.headers.get("content-type", "").lower():
             raise _web_page(await _read_error_body(response, self.timeouts.rest))
         reader = self.dialect.reader(self.endpoint, self.model)
-        arrays = self.dialect.streams_json_arrays
-        return BodyReader(reader, response, self.timeouts.rest, arrays=arrays, is_json="json" in content_type)
+        return BodyReader(reader, response, self.timeouts.rest, arrays=self.dialect.streams_json_arrays)
 
     async def _error_response(self, response: HttpResponse, attempt: _Attempt) -> ModelError:
         body = await _read_error_body(response, self.timeouts.rest)
@@ -217,8 +214,6 @@ class HttpModel:
             error = ModelError(message, kind="redirect", status=error.status, request_id=error.request_id)
         elif is_page and response.status < 500 and error.kind in {"bad_request", "not_found"}:
             error.kind, error.retryable = "web_page", False
-        if error.status is None:
-            error.status = response.status
         if error.retry_after is None:
             error.retry_after = retries.delay_from_headers(response.headers, time.time())
         return error
@@ -437,13 +432,11 @@ class BodyReader:
         *("_received", "_went_on", "is_whole", "open", "reader"),
     )
 
-    def __init__(
-        self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool, is_json: bool
-    ) -> None:
+    def __init__(self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool) -> None:
         self.reader = reader
         self.open = True
         self._arrays = arrays
-        self.is_whole = is_json and not arrays
+        self.is_whole = "json" in response.headers.get("content-type", "").lower() and not arrays
         """True if the body is JSON that can only be parsed at its end."""
         self._pieces: list[bytes] = []
         """The body so far, if it is parsed at its end."""

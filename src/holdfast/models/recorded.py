@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # ---- the file format ``recording/1`` ----
 
-FORMAT: Final = "recording/1"
+
 APIS: Final = {
     "anthropic": "anthropic.messages",
     "responses": "openai.responses",
@@ -101,12 +101,10 @@ def format_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[
     """Format the whole file."""
     responses = [exchange["response"] for exchange in exchanges]
     features = {f"http_{response['status']}" for response in responses if response["status"] >= 400}
-    if len(exchanges) > 1:
-        features.add("multi_exchange")
-    if any("sse" in response for response in responses):
-        features.add("stream")
+    features |= {"multi_exchange"} if len(exchanges) > 1 else set()
+    features |= {"stream" for response in responses if "sse" in response}
     return {
-        "format": FORMAT,
+        "format": "recording/1",
         "id": f"{endpoint.provider}/{name}",
         "provider": endpoint.provider,
         "kind": "http",
@@ -333,10 +331,9 @@ class ReplayingTransport:
 class _ReplayedResponse:
     def __init__(self, recorded: RecordedResponse) -> None:
         self.status = recorded.status
-        connection = {"transfer-encoding", "content-length", "content-encoding"}  # they describe the recorded one
-        self.headers = {
-            name.lower(): value for name, value in recorded.headers.items() if name.lower() not in connection
-        }
+        self.headers = {name.lower(): value for name, value in recorded.headers.items()}
+        for name in ("transfer-encoding", "content-length", "content-encoding"):  # they describe the recorded one
+            self.headers.pop(name, None)
         self._body = recorded.body_base64
         if recorded.sse is not None:
             self.headers.setdefault("content-type", "text/event-stream")

@@ -228,7 +228,10 @@ class ResponsesMessageEncoder(dialect.MessageEncoder):
                 bare = own if with_ids else omit_fields(own, ("id",))
                 frame = bare if isinstance(part, msg.Reasoning) and own.get("type") == "message" else {}
                 if isinstance(part, msg.ToolCall):
-                    items.append(_call_item(part, bare))
+                    # Malformed arguments are not repeated: many servers parse them, and the result explains the error.
+                    arguments = "{}" if part.arguments is None else encode_json(part.arguments).decode()
+                    call = {"type": "function_call", "call_id": _wire_id(part.id), "name": dialect.tool_name(part.name)}
+                    items.append({**bare, **call, "arguments": arguments})
                 elif own and not frame and _is_sendable(own):
                     items.append(bare if own.get("type") == "reasoning" else own)
         # The API refuses reasoning at the end: the reply was cut off while the model thought.
@@ -248,17 +251,8 @@ def _input_text(text: str) -> Item:
 
 def _is_sendable(replay: Any) -> bool:  # any JSON value
     """True if an item can go back: reasoning only with its content, since the provider stores none."""
-    if not isinstance(replay, dict):
-        return True
-    item = cast("Item", replay)
+    item = as_dict(replay)
     return item.get("type") != "reasoning" or bool(item.get("encrypted_content") or item.get("content"))
-
-
-def _call_item(call: msg.ToolCall, own: Item) -> Item:
-    # Malformed arguments are not repeated: many servers parse them, and the result already explains the error.
-    arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
-    ours = {"call_id": _wire_id(call.id), "name": dialect.tool_name(call.name), "arguments": arguments}
-    return {**own, "type": "function_call", **ours}
 
 
 def _wire_id(id: str) -> str:
@@ -270,14 +264,12 @@ def _message_item(own: Item, words: Iterable[msg.Text | msg.Refusal | msg.Attach
     """Make a message item; `own` is the original item without its texts, if any."""
     said: list[Item] = []
     for word in words:
-        match word:
-            case msg.Text():
-                said.append({"type": "output_text", "text": word.text})
-            case msg.Refusal():
-                said.append({"type": "refusal", "refusal": word.text})
-            case msg.Attachment():  # a reply can't hold files in this dialect
-                label = f"[{word.media_type}: {word.name or word.digest[:12]}]"
-                said.append({"type": "output_text", "text": label})
+        if isinstance(word, msg.Refusal):
+            said.append({"type": "refusal", "refusal": word.text})
+        else:  # a reply can't hold files in this dialect
+            is_text = isinstance(word, msg.Text)
+            text = word.text if is_text else f"[{word.media_type}: {word.name or word.digest[:12]}]"
+            said.append({"type": "output_text", "text": text})
     frames = items_in(own.get("content"))
     if [frame["type"] for frame in frames] == [word["type"] for word in said]:
         said = [frame | word for frame, word in zip(frames, said, strict=True)]
@@ -707,11 +699,10 @@ class TextPieces:
 
     def clear(self, key: Key, item: Item) -> int:
         """Drop the pieces of a finished item; return their number of characters."""
-        size = 0
-        for place in self.places(key, item):
-            for kept in self._kept[place].values():
-                size += sum(map(len, kept))
-                kept.clear()
+        texts = [kept for place in self.places(key, item) for kept in self._kept[place].values()]
+        size = sum(len(text) for kept in texts for text in kept)
+        for kept in texts:
+            kept.clear()
         return size
 
     def complete(self, key: Key, item: Item) -> Item:
@@ -800,11 +791,10 @@ def parse_response(data: bytes | msgspec.Raw) -> ResponseBody:
     """Parse a response."""
     raw = bytes(data)
     try:
-        return _response(raw)
-    except values.JSON_ERRORS:
-        pass
-    try:
-        return msgspec.convert(values.parse_json(raw), ResponseBody)
+        try:
+            return _response(raw)
+        except values.JSON_ERRORS:
+            return msgspec.convert(values.parse_json(raw), ResponseBody)
     except values.JSON_ERRORS as error:
         raise values.bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
 

@@ -283,9 +283,8 @@ class AnthropicMessageEncoder(dialect.MessageEncoder):
         """Encode a message; empty if it has no block that the provider accepts."""
         if type(message) is msg.UserMessage:
             # Without a first user message the provider refuses the conversation.
-            blocks = [block for part in message.parts if (block := self._input(part))] or [
-                text_block(dialect.EMPTY_MESSAGE)
-            ]
+            blocks = [self._input(part) for part in message.parts]
+            blocks = blocks if any(blocks) else [text_block(dialect.EMPTY_MESSAGE)]
         elif type(message) is msg.ToolMessage:
             blocks = [self._result(result) for result in message.results]
         else:
@@ -489,14 +488,8 @@ class AnthropicReader(dialect.ResponseReader):
             parts.append(msg.Refusal(_refusal_text(self._details)))
         if finish != "tool_calls" and not self.paused:
             parts = drop_unanswered_tool_uses(parts)
-        return msg.ModelReply(
-            tuple(parts),
-            finish,
-            _usage(self._usage),
-            self._model,
-            self._usage or None,
-            response_id=self._id or None,
-        )
+        usage, raw, id = _usage(self._usage), self._usage or None, self._id or None
+        return msg.ModelReply(tuple(parts), finish, usage, self._model, raw, response_id=id)
 
     def read_body(self, body: bytes) -> msg.ModelReply:
         """Return the reply in a body that is not a stream."""
@@ -668,9 +661,8 @@ class AnthropicReader(dialect.ResponseReader):
     def _call(self, block: _AnthropicBlock) -> msg.ToolCall:
         given = block.given
         words = "".join(block.written)
-        arguments, malformed = (
-            parse_arguments(words) if words else values.arguments_from_value(self._joiner.repair(given.get("input")))
-        )
+        value = words or self._joiner.repair(given.get("input"))
+        arguments, malformed = values.arguments_from_value(value)
         is_cut = not block.ended or (self._stop in _FINISHES and block is self._blocks[-1])
         if not words and not arguments and is_cut:
             arguments, malformed = None, malformed or ""  # the reply was cut off before they came
@@ -694,11 +686,11 @@ class AnthropicReader(dialect.ResponseReader):
 def drop_unanswered_tool_uses(parts: Sequence[msg.Part]) -> list[msg.Part]:
     """Drop uses of the provider's own tools without a result, which the provider refuses in a finished turn."""
     answered = {_opaque_field(part, "tool_use_id") for part in parts}
-    return [
-        part
-        for part in parts
-        if not _opaque_field(part, "type").endswith("tool_use") or _opaque_field(part, "id") in answered
-    ]
+
+    def is_open(part: msg.Part) -> bool:
+        return _opaque_field(part, "type").endswith("tool_use") and _opaque_field(part, "id") not in answered
+
+    return [part for part in parts if not is_open(part)]
 
 
 def _opaque_field(part: msg.Part, name: str) -> str:

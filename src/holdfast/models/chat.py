@@ -134,11 +134,8 @@ def _beginning(
         if is_enforced and "json_object" in flags:
             fields["response_format"] = {"type": "json_object"}
         elif is_enforced:
-            shape = {
-                "name": dialect.tool_name(output.name),
-                "schema": output.schema,
-                "strict": allows_strict(output.schema),
-            }
+            shape: dict[str, Any] = {"name": dialect.tool_name(output.name), "schema": output.schema}
+            shape["strict"] = allows_strict(output.schema)
             fields["response_format"] = {"type": "json_schema", "json_schema": shape}
         if not is_enforced or "json_object" in flags:
             instructions = schema_prompt(output.schema, instructions)
@@ -296,19 +293,14 @@ class ChatMessageEncoder(dialect.MessageEncoder):
 
     def _call(self, call: msg.ToolCall) -> dict[str, Any]:
         replay = self._own_replay(call)
+        id, name = self._id(call.id), dialect.tool_name(call.name)
         if replay.get("custom") and call.arguments is not None:
-            shape: dict[str, Any] = {
-                "name": dialect.tool_name(call.name),
-                "input": as_text(call.arguments.get("input")),
-            }
-            return {"id": self._id(call.id), "type": "custom", "custom": shape}
+            shape = {"name": name, "input": as_text(call.arguments.get("input"))}
+            return {"id": id, "type": "custom", "custom": shape}
         # Malformed arguments are quoted in the result of the call; providers want to read an object here.
         arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
-        function = {"name": dialect.tool_name(call.name), "arguments": arguments}
-        sent: dict[str, Any] = {"id": self._id(call.id), "type": "function", "function": function}
-        if "extra_content" in replay:
-            sent["extra_content"] = replay["extra_content"]
-        return sent
+        sent = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        return {**sent, "extra_content": replay["extra_content"]} if "extra_content" in replay else sent
 
     def _results(self, message: msg.ToolMessage) -> bytes:
         said: list[dict[str, Any]] = []
@@ -490,9 +482,7 @@ class ChatReader(dialect.ResponseReader):
             parts.append(msg.Reasoning(thoughts, {"details": self._joiner.repair(self._details.all())}, self._route))
         elif thoughts:
             field = next((field for flag, field in _REASONING_FIELDS if flag in self._flags), None)
-            parts.append(
-                msg.Reasoning(thoughts) if field is None else msg.Reasoning(thoughts, {"field": field}, self._route)
-            )
+            parts.append(msg.Reasoning(thoughts, {"field": field}, self._route) if field else msg.Reasoning(thoughts))
         if text:
             parts.append(msg.Text(text))
         if refusal:
@@ -516,8 +506,7 @@ class ChatReader(dialect.ResponseReader):
             return self._ignore()
         events: list[msg.StreamEvent] = []
         self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
-        if isinstance(usage, dict):
-            self._raw_usage = cast("dict[str, Any]", usage)
+        self._raw_usage = cast("dict[str, Any]", usage) if isinstance(usage, dict) else self._raw_usage
         for choice in as_list(choices):
             self._read_choice(as_dict(choice), events)
         if isinstance(usage, dict):
@@ -567,14 +556,11 @@ class ChatReader(dialect.ResponseReader):
         said = choice.get("delta")
         if said is None and not (self._texts["text"] or self._texts["refusal"] or self._calls):
             said = choice.get("message")  # instead of a delta; a server that sends both repeats itself
-        if isinstance(said, dict):
-            self._read_message(cast("dict[str, Any]", said), events)
-        reason = choice.get("finish_reason")
-        if isinstance(reason, str) and reason:
+        self._read_message(as_dict(said), events)
+        if reason := as_text(choice.get("finish_reason")):
             self._end(reason, events)
-        usage = choice.get("usage")
-        if isinstance(usage, dict):
-            self._update_usage(cast("dict[str, Any]", usage), events)
+        if isinstance(choice.get("usage"), dict):
+            self._update_usage(choice["usage"], events)
 
     def _read_message(self, said: dict[str, Any], events: list[msg.StreamEvent]) -> None:
         details = said.get("reasoning_details")
@@ -587,8 +573,7 @@ class ChatReader(dialect.ResponseReader):
                     self._details.add(detail)
             told = [detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), "")) for detail in found]
             thought = thought or "".join(map(as_text, told))
-        if thought:
-            self._add_text("thoughts", thought, events)
+        self._add_text("thoughts", thought, events)
         content = said.get("content")
         for item in as_list(content) or ([content] if content else []):
             part = {"type": "text", "text": item} if isinstance(item, str) else as_dict(item)
@@ -599,17 +584,13 @@ class ChatReader(dialect.ResponseReader):
             else:
                 self.ignored += 1
         audio = as_dict(said.get("audio"))
-        if audio:
-            self._add_text("text", as_text(audio.get("transcript")), events)
+        self._add_text("text", as_text(audio.get("transcript")), events)
         self.ignored += bool(audio.get("data")) + len(as_list(said.get("images")))  # the audio and images themselves
-        refusal = said.get("refusal")
-        if refusal and isinstance(refusal, str):
-            self._add_text("refusal", refusal, events)
+        self._add_text("refusal", as_text(said.get("refusal")), events)
         for fragment in as_list(said.get("tool_calls")):
             self._read_call(as_dict(fragment), events)
-        old = said.get("function_call")
-        if isinstance(old, dict):
-            self._read_call({"index": 0, "function": old}, events)
+        if isinstance(said.get("function_call"), dict):
+            self._read_call({"index": 0, "function": said["function_call"]}, events)
 
     def _add_text(self, place: str, text: str, events: list[msg.StreamEvent]) -> None:
         if self._joiner.active:
@@ -690,11 +671,9 @@ class ChatReader(dialect.ResponseReader):
             # A made-up id must differ from those of earlier replies, and depend only on the response. If the response
             # has neither id nor date, all of its content is the seed, at its end.
             thoughts, text, _ = ("".join(kept) for kept in self._texts.values())
-            said = (self._id or "", str(self._created), thoughts, text)
-            place = str(self._calls.index(call))
-            call.id = dialect.derive_call_id(
-                *said, str(_usage(self._raw_usage or {})), place, call.name, *call.arguments
-            )
+            usage, place = str(_usage(self._raw_usage or {})), str(self._calls.index(call))
+            said = (self._id or "", str(self._created), thoughts, text, usage, place, call.name)
+            call.id = dialect.derive_call_id(*said, *call.arguments)
         self._ids.add(call.id)
         events.append(msg.CallStart(call.id, call.name))
         if call.arguments:
@@ -854,9 +833,7 @@ class ReasoningDetails:
                 kept[field] = value
 
     def all(self) -> list[dict[str, Any]]:
-        return [
-            {**kept, _DETAIL_FIELDS[kept["type"]]: "".join(pieces)} if pieces else kept for kept, pieces in self._kept
-        ]
+        return [kept | ({_DETAIL_FIELDS[kept["type"]]: "".join(grown)} if grown else {}) for kept, grown in self._kept]
 
 
 def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:

@@ -63,8 +63,7 @@ class Fallback:
             try:
                 async with aclosing(stream_batches(model, request)) as stream:
                     async for batch in stream:
-                        end = batch[-1] if batch else None
-                        if isinstance(end, StreamEnd):
+                        if batch and isinstance(end := batch[-1], StreamEnd):
                             reply = _with_attempts(end.reply, model, attempts, self._clock() - begun)
                             yield [*batch[:-1], StreamEnd(reply)]
                             return

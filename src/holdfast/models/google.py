@@ -123,9 +123,7 @@ SKIP_SIGNATURE_CHECK: Final = "skip_thought_signature_validator"
 """Replaces the signature of a call that another model made."""
 _IN_RESULTS: Final = re.compile(r"image/|application/pdf\b")
 """Media that a tool result may hold."""
-_ACCEPTED: Final = re.compile(
-    r"(?:image|audio|video|text)/|application/(?:pdf|rtf|x-javascript|x-python)\b", re.IGNORECASE
-)
+_ACCEPTED: Final = re.compile(r"(?i)(?:image|audio|video|text)/|application/(?:pdf|rtf|x-javascript|x-python)\b")
 """Media that some model accepts. Others in a tool result are only named: a refusal would end the conversation."""
 
 
@@ -262,13 +260,9 @@ _FINISHES: Final[Mapping[str, msg.FinishReason]] = {
     **dict.fromkeys(_FILTERED, "content_filter"),
 }
 """Other reasons are `stop`, or `tool_calls` if there are calls."""
-_MALFORMED_REASONS: Final = frozenset(
-    ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE")
-)
+_MALFORMED: Final = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE")
 """The model made a mistake. Its valid calls run; if there are none, the request is retried."""
-_UNSPECIFIED: Final = frozenset(
-    ("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
-)
+_UNSPECIFIED: Final = ("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 _TEXT: Final = "text"
 """The one text that grows at a time, for the joiner."""
 _ASIDES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
@@ -351,7 +345,7 @@ class GoogleReader(dialect.ResponseReader):
             raise StreamCut(self._name)
         self._end_text([])
         finish = _FINISHES.get(self._reason) or dialect.default_finish(self._parts)
-        if self._reason in _MALFORMED_REASONS and finish != "tool_calls":
+        if self._reason in _MALFORMED and finish != "tool_calls":
             words = clip_text(f"the model failed to make a call: {self._reason}: {self._why}".removesuffix(": "), 990)
             raise ModelError(words, kind="server_error", retryable=True)
         if self._reason == "MISSING_THOUGHT_SIGNATURE":

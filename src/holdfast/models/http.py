@@ -427,11 +427,6 @@ class BodyReader:
     each element of an array is a frame (`arrays`), and is parsed at its end otherwise.
     """
 
-    __slots__ = (
-        *("_arrays", "_chunks", "_decoder", "_failure", "_head", "_patience", "_patient_until", "_pieces"),
-        *("_received", "_went_on", "is_whole", "open", "reader"),
-    )
-
     def __init__(self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool) -> None:
         self.reader = reader
         self.open = True

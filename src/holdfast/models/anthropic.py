@@ -40,7 +40,7 @@ from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, en
 from holdfast.models.schemas import narrow_schema, schema_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
@@ -411,7 +411,6 @@ _FINISHES: Final[dict[str, msg.FinishReason]] = {
     "model_context_window_exceeded": "context_overflow",
 }
 _PAUSE_REASONS: Final = frozenset(("pause_turn", "compaction"))
-_CHUNKS: Final[dict[str, Callable[[str], msg.StreamEvent]]] = {"text": msg.TextChunk, "thinking": msg.ReasoningChunk}
 _BLOCK_OF_DELTA: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 """Deltas that are understood without a ``content_block_start``."""
 
@@ -462,7 +461,9 @@ class AnthropicReader(dialect.ResponseReader):
     def feed(self, frame: dialect.Frame) -> list[msg.StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         data = frame.data
-        self._grow(len(data))
+        self._room -= len(data)
+        if self._room < 0:
+            raise self._too_long()
         if self._done or not data or data.isspace() or data == b"[DONE]":
             return self._ignore()
         event = self._joiner.parse(data)
@@ -470,6 +471,8 @@ class AnthropicReader(dialect.ResponseReader):
             raise values.bad_frame("the provider sent JSON that is no object")
         event = cast("dict[str, Any]", event)
         kind = as_text(event.get("type")) or frame.event
+        if kind == "content_block_delta":  # as nearly always
+            return self._on_block_delta(event)
         if handler := self._handlers.get(kind):
             return handler(self, event)
         if kind == "ping":
@@ -583,13 +586,16 @@ class AnthropicReader(dialect.ResponseReader):
     def _add_text(self, block: _AnthropicBlock, words: Any) -> list[msg.StreamEvent]:  # any JSON value
         if not isinstance(words, str):
             return []
-        words = self._joiner.join(block, words)
+        if self._joiner.active:
+            words = self._joiner.join(block, words)
         if not words:
             return []
         block.written.append(words)
-        if block.kind == "tool_use":
-            return [msg.CallChunk(block.given["id"], words)]
-        return [_CHUNKS[block.kind](words)] if block.kind in _CHUNKS else []
+        if block.kind == "text":
+            return [msg.TextChunk(words)]
+        if block.kind == "thinking":
+            return [msg.ReasoningChunk(words)]
+        return [msg.CallChunk(block.given["id"], words)] if block.kind == "tool_use" else []
 
     def _on_block_stop(self, event: dict[str, Any]) -> list[msg.StreamEvent]:
         index = event.get("index")
@@ -674,7 +680,6 @@ class AnthropicReader(dialect.ResponseReader):
         return msgspec.structs.replace(call, replay=replay, route=self._route)
 
     _handlers: ClassVar = {
-        "content_block_delta": _on_block_delta,
         "content_block_start": _on_block_start,
         "content_block_stop": _on_block_stop,
         "message_start": _on_message_start,
@@ -720,10 +725,12 @@ def _refusal_text(details: dict[str, Any]) -> str:
 
 def _usage(raw: dict[str, Any]) -> msg.Usage:
     """Add up all model runs behind a message. The provider's own totals leave out some of them."""
-    runs = sum((run.usage for run in _model_passes(raw)), msg.Usage())
-    counts = map(max, msgspec.structs.astuple(_counters(raw)), msgspec.structs.astuple(runs))
-    thoughts = token_count(as_dict(raw.get("output_tokens_details")).get("thinking_tokens"))
-    return msgspec.structs.replace(msg.Usage(*counts), reasoning=thoughts)
+    total = _counters(raw, token_count(as_dict(raw.get("output_tokens_details")).get("thinking_tokens")))
+    passes = _model_passes(raw)
+    if not passes:
+        return total
+    runs = sum((run.usage for run in passes), msg.Usage())
+    return msg.Usage(*map(max, msgspec.structs.astuple(total), msgspec.structs.astuple(runs)))
 
 
 def _model_passes(raw: dict[str, Any]) -> tuple[msg.ModelPass, ...]:
@@ -733,9 +740,9 @@ def _model_passes(raw: dict[str, Any]) -> tuple[msg.ModelPass, ...]:
     return tuple(found) if len(found) > 1 else ()
 
 
-def _counters(raw: dict[str, Any]) -> msg.Usage:
+def _counters(raw: dict[str, Any], reasoning: int = 0) -> msg.Usage:
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return msg.Usage(*[token_count(raw.get(name)) for name in names])
+    return msg.Usage(*[token_count(raw.get(name)) for name in names], reasoning=reasoning)
 
 
 DIALECT: Final = dialect.Dialect("anthropic", encode_request, AnthropicReader, FLAGS)

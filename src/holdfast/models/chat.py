@@ -573,7 +573,8 @@ class ChatReader(dialect.ResponseReader):
                     self._details.add(detail)
             told = [detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), "")) for detail in found]
             thought = thought or "".join(map(as_text, told))
-        self._add_text("thoughts", thought, events)
+        if thought:
+            self._add_text("thoughts", thought, events)
         content = said.get("content")
         for item in as_list(content) or ([content] if content else []):
             part = {"type": "text", "text": item} if isinstance(item, str) else as_dict(item)
@@ -584,9 +585,11 @@ class ChatReader(dialect.ResponseReader):
             else:
                 self.ignored += 1
         audio = as_dict(said.get("audio"))
-        self._add_text("text", as_text(audio.get("transcript")), events)
+        if audio:
+            self._add_text("text", as_text(audio.get("transcript")), events)
         self.ignored += bool(audio.get("data")) + len(as_list(said.get("images")))  # the audio and images themselves
-        self._add_text("refusal", as_text(said.get("refusal")), events)
+        if refusal := said.get("refusal"):
+            self._add_text("refusal", as_text(refusal), events)
         for fragment in as_list(said.get("tool_calls")):
             self._read_call(as_dict(fragment), events)
         if isinstance(said.get("function_call"), dict):
@@ -596,7 +599,9 @@ class ChatReader(dialect.ResponseReader):
         if self._joiner.active:
             text = self._joiner.join(place, text)
         if text:
-            self._grow(len(text))
+            self._room -= len(text)
+            if self._room < 0:
+                raise self._too_long()
             self._texts[place].append(text)
             events.append(_CHUNKS[place](text))
 

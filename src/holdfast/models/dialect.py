@@ -109,7 +109,7 @@ class ResponseReader:
         self._joiner = SurrogateJoiner(self.growing_fields)
         self._started = False
         self._room = self.max_size
-        """Size left for the rest of the reply."""
+        """Size left for the rest of the reply. A hot path subtracts from it directly."""
         self._ids: set[str] = set()
         """Ids of the calls so far."""
         self._seed = ""
@@ -136,8 +136,10 @@ class ResponseReader:
         """Count received bytes; raises when the limit is reached."""
         self._room -= size
         if self._room < 0:
-            message = f"the reply of {self._name} is longer than {self.max_size:,} bytes"
-            raise ModelError(message, kind="bad_frame")
+            raise self._too_long()
+
+    def _too_long(self) -> ModelError:
+        return ModelError(f"the reply of {self._name} is longer than {self.max_size:,} bytes", kind="bad_frame")
 
     def _unique_id(self, id: str, make_seed: Callable[[], str], number: int, prefix: str = "") -> str:
         """Return the id of a call. A missing or repeated one is derived from all content of the reply so far."""

@@ -304,7 +304,9 @@ class GoogleReader(dialect.ResponseReader):
     def feed(self, frame: dialect.Frame) -> list[msg.StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         self._frame = data = frame.data
-        self._grow(len(data))
+        self._room -= len(data)
+        if self._room < 0:
+            raise self._too_long()
         body = as_dict(self._joiner.parse(data)) if data.strip() not in {b"", b"[DONE]"} else {}
         if body.get("error"):
             raise classify_stream_error(self._joiner.repair(body))
@@ -391,7 +393,8 @@ class GoogleReader(dialect.ResponseReader):
         if thought is not self._thinking or signature:
             self._end_text(events)
         self._thinking = thought
-        text = self._joiner.join(_TEXT, text) + (self._joiner.flush(_TEXT) if signature else "")
+        if self._joiner.active:
+            text = self._joiner.join(_TEXT, text) + (self._joiner.flush(_TEXT) if signature else "")
         if text:
             events.append(msg.ReasoningChunk(text) if thought else msg.TextChunk(text))
         if not signature:
@@ -452,16 +455,20 @@ class GoogleReader(dialect.ResponseReader):
             self._words = []
 
 
-def _usage(counts: dict[str, Any]) -> msg.Usage:
-    def count(name: str) -> int:
-        value = counts.get(f"{name}TokenCount")
-        if isinstance(value, str) and value.isascii() and value.isdecimal():  # as large ones may come
-            value = int(value[:30])
-        return token_count(value)
+_COUNTED: Final = ("prompt", "cachedContent", "toolUsePrompt", "candidates", "thoughts")
+_COUNTS: Final = tuple(f"{name}TokenCount" for name in _COUNTED)
 
-    cached, thoughts = count("cachedContent"), count("thoughts")
-    asked = max(count("prompt") - cached, 0) + count("toolUsePrompt")
-    return msg.Usage(asked, count("candidates") + thoughts, cached, reasoning=thoughts)
+
+def _usage(counts: dict[str, Any]) -> msg.Usage:
+    prompt, cached, tools, said, thoughts = [_count(counts.get(name)) for name in _COUNTS]
+    return msg.Usage(max(prompt - cached, 0) + tools, said + thoughts, cached, reasoning=thoughts)
+
+
+def _count(value: Any) -> int:  # any JSON value
+    """Read a count. Large ones may come as text."""
+    if type(value) is str and value.isascii() and value.isdecimal():
+        value = int(value[:30])
+    return 0 if value is None else token_count(value)
 
 
 # ---- tool calls ----

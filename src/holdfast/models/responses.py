@@ -524,7 +524,7 @@ class ResponsesReader(dialect.ResponseReader):
             if not text:
                 return []
         elif isinstance(given, str) and given:  # some servers send a text at once, without deltas
-            text = self._joiner.join((key, piece), given)
+            text = self._joiner.join((key, piece), given) if self._joiner.active else given
         else:
             return []
         self._pieces.pieces(key, piece).append(text)

@@ -298,7 +298,7 @@ class _Attempt:
         return None if found is None else credentials.redact_text(found, self.key)
 
 
-@dataclass(eq=False)
+@dataclass(repr=False, eq=False)
 class _CallState:
     """One call, over all its attempts."""
 

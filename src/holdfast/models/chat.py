@@ -11,84 +11,27 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 from urllib.parse import quote
 
 import msgspec
 
+from holdfast import messages as msg
 from holdfast.errors import InvalidArgument, ModelError, StreamCut, StreamFailed
 from holdfast.errors.world import NotOffered
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    CallChunk,
-    CallEnd,
-    CallStart,
-    ModelReply,
-    Reasoning,
-    ReasoningChunk,
-    Refusal,
-    StreamStart,
-    StreamUsage,
-    Text,
-    TextChunk,
-    ToolCall,
-    ToolMessage,
-    Usage,
-    UserMessage,
-)
+from holdfast.models import dialect
+from holdfast.models import json_values as values
 from holdfast.models.attachments import attachment_bytes, data_url, is_text_type, split_result, to_base64
-from holdfast.models.dialect import (
-    COMMON_FLAGS,
-    NO_STREAM,
-    Dialect,
-    IdentityCache,
-    MessageEncoder,
-    ResponseReader,
-    WireRequest,
-    derive_call_id,
-    encode_messages,
-    tool_name,
-    with_query,
-)
 from holdfast.models.errors import classify_stream_error
-from holdfast.models.json_values import (
-    JSON_ERRORS,
-    as_dict,
-    as_list,
-    as_text,
-    bad_frame,
-    clip_text,
-    encode_json,
-    parse_arguments,
-    parse_json,
-    repair_surrogates,
-    to_text,
-    token_count,
-    unix_seconds,
-)
-from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, StrictSchemaRules, fits_strict, schema_prompt
+from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
+from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, FORMATS, StrictSchemaRules, fits_strict, schema_prompt
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.messages import (
-        FinishReason,
-        InputPart,
-        Message,
-        ModelRequest,
-        OutputSpec,
-        Part,
-        Settings,
-        StreamEvent,
-        ToolResult,
-        ToolSpec,
-    )
-    from holdfast.models.dialect import Endpoint, Frame
 
-FLAGS: Final = COMMON_FLAGS | {
+FLAGS: Final = dialect.COMMON_FLAGS | {
     # the request
     "deployment_path": "the model is part of the path: /deployments/MODEL/chat/completions",
     "no_stream_usage": "stream_options is refused and left out (usage comes by itself, or not at all)",
@@ -126,11 +69,12 @@ FLAGS: Final = COMMON_FLAGS | {
 # ==== requests ====
 
 
-def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
+def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
     flags = endpoint.flags
-    encoder = ChatMessageEncoder(endpoint.route(model), request.files, flags)
-    encoded = encode_messages(request, _cache_key(flags, endpoint.route(model)), encoder.encode)
+    route = endpoint.route(model)
+    encoder = ChatMessageEncoder(route, request.files, flags)
+    encoded = dialect.encode_messages(request, f"chat {' '.join(sorted(flags))} {route}", encoder.encode)
     messages = _order_messages(request.messages, encoded, flags)
     fields, first = _beginning(model, request.settings, request.tools, request.output, request.instructions, flags)
     if first is not None:
@@ -139,13 +83,7 @@ def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> Wir
     path = "/chat/completions"
     if "deployment_path" in flags:
         path = f"/deployments/{quote(model, safe='')}{path}"
-    return WireRequest(with_query(path, endpoint.query), body, dropped=encoder.dropped)
-
-
-@lru_cache(maxsize=1_024)
-def _cache_key(flags: frozenset[str], route: str) -> str:
-    """Return the key under which a conversation keeps its encoded messages."""
-    return f"chat {' '.join(sorted(flags))} {route}"
+    return dialect.WireRequest(dialect.with_query(path, endpoint.query), body, dropped=encoder.dropped)
 
 
 # ---- fields ----
@@ -154,18 +92,18 @@ _RULES: Final = StrictSchemaRules(
     COMMON_STRICT_KEYWORDS
     | {"definitions", "minItems", "maxItems", "pattern", "format"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
-    frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")),
+    FORMATS,
     depth=10,
     properties=5_000,
 )
 
 
-@IdentityCache
+@dialect.IdentityCache
 def _beginning(
     model: str,
-    settings: Settings,
-    tools: tuple[ToolSpec, ...],
-    output: OutputSpec | None,
+    settings: msg.Settings,
+    tools: tuple[msg.ToolSpec, ...],
+    output: msg.OutputSpec | None,
     instructions: str,
     flags: frozenset[str],
 ) -> tuple[bytes, bytes | None]:
@@ -174,7 +112,7 @@ def _beginning(
     """
     if settings.compact_at is not None:
         raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
-    fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in flags}
+    fields: dict[str, Any] = {"model": model, "stream": dialect.NO_STREAM not in flags}
     if fields["stream"] and "no_stream_usage" not in flags:
         fields["stream_options"] = {"include_usage": True}
     values = {
@@ -189,19 +127,17 @@ def _beginning(
     if effort is not None and "thinking_switch" in flags:
         fields["thinking"] = {"type": "disabled" if effort == "none" else "enabled"}
     if effort is not None and "no_effort" not in flags and not ("thinking_switch" in flags and effort == "none"):
-        if "effort_object" in flags:
-            fields["reasoning"] = {"effort": effort}
-        else:
-            fields["reasoning_effort"] = effort
+        fields |= {"reasoning": {"effort": effort}} if "effort_object" in flags else {"reasoning_effort": effort}
     if output is not None:
         # Only objects can be enforced; other schemas go into the instructions.
-        is_object = output.schema.get("type") == "object"
-        if is_object and "json_object" in flags and "schema_in_words" not in flags:
+        is_enforced = output.schema.get("type") == "object" and "schema_in_words" not in flags
+        if is_enforced and "json_object" in flags:
             fields["response_format"] = {"type": "json_object"}
-        elif is_object and "schema_in_words" not in flags:
-            shape = {"name": tool_name(output.name), "schema": output.schema, "strict": allows_strict(output.schema)}
+        elif is_enforced:
+            shape: dict[str, Any] = {"name": dialect.tool_name(output.name), "schema": output.schema}
+            shape["strict"] = allows_strict(output.schema)
             fields["response_format"] = {"type": "json_schema", "json_schema": shape}
-        if not is_object or flags & {"json_object", "schema_in_words"}:
+        if not is_enforced or "json_object" in flags:
             instructions = schema_prompt(output.schema, instructions)
     if settings.cache and "cache_control" in flags:
         fields["cache_control"] = {"type": "ephemeral"}
@@ -232,8 +168,8 @@ def allows_strict(schema: object) -> bool:
     return fits_strict(schema, _RULES)
 
 
-@IdentityCache
-def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # the cache takes positions only
+@dialect.IdentityCache
+def _tools(tools: tuple[msg.ToolSpec, ...], strict: bool) -> bytes:  # the cache takes positions only
     made: list[dict[str, Any]] = []
     for tool in tools:
         function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
@@ -252,64 +188,61 @@ _NINE_CHARACTERS: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _LETTERS: Final = string.ascii_letters + string.digits
 
 
-def _order_messages(messages: tuple[Message, ...], pieces: list[bytes], flags: frozenset[str]) -> list[bytes]:
+def _order_messages(messages: tuple[msg.Message, ...], pieces: list[bytes], flags: frozenset[str]) -> list[bytes]:
     """Apply the flags that depend on neighbouring messages."""
     if not flags & {"alternate", "assistant_after_tools"}:
         return [piece for piece in pieces if piece]
     placed: list[bytes] = []
-    before: type[Message] | None = None
+    before: type[msg.Message] | None = None
     for message, piece in zip(messages, pieces, strict=True):
         if not piece:
             continue
         kind = type(message)
-        if "alternate" in flags and kind is UserMessage:  # here pieces are parts
+        if "alternate" in flags and kind is msg.UserMessage:  # here pieces are parts
             begin = b'{"role":"user","content":['
-            if before is UserMessage:
+            if before is msg.UserMessage:
                 begin = placed.pop()[:-2] + b","
             placed.append(begin + piece + b"]}")
         else:
-            if "alternate" not in flags and before is ToolMessage and kind is UserMessage:
+            if "alternate" not in flags and before is msg.ToolMessage and kind is msg.UserMessage:
                 placed.append(encode_json(_OK))
             placed.append(piece)
         before = kind
     return placed
 
 
-class ChatMessageEncoder(MessageEncoder):
+class ChatMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as any number of the provider's messages, joined by commas."""
 
     def __init__(self, route: str, files: Mapping[str, bytes], flags: frozenset[str]) -> None:
         super().__init__(route, files)
         self._flags = flags
-        self._keeps_ids = not flags & {"call_ids_9", "call_ids_40"}
 
-    def encode(self, message: Message) -> bytes:
+    def encode(self, message: msg.Message) -> bytes:
         """Encode a message; with the flag ``alternate``, a user message as its parts."""
         match message:
-            case UserMessage():
+            case msg.UserMessage():
                 if "alternate" in self._flags:
                     return encode_json([self._part(part) for part in message.parts] or [_text_part("")])[1:-1]
-                if all(type(part) is Text for part in message.parts) and len(message.parts) <= 1:
+                if all(type(part) is msg.Text for part in message.parts) and len(message.parts) <= 1:
                     return encode_json({"role": "user", "content": message.text})
                 return encode_json({"role": "user", "content": [self._part(part) for part in message.parts]})
-            case AssistantMessage():
+            case msg.AssistantMessage():
                 return self._assistant(message)
-            case ToolMessage():
+            case msg.ToolMessage():
                 return self._results(message)
 
-    def _part(self, part: InputPart) -> dict[str, Any]:
-        return _text_part(part.text) if type(part) is Text else self._attachment(cast("Attachment", part))
+    def _part(self, part: msg.InputPart) -> dict[str, Any]:
+        return _text_part(part.text) if type(part) is msg.Text else self._attachment(cast("msg.Attachment", part))
 
-    def _attachment(self, file: Attachment) -> dict[str, Any]:
+    def _attachment(self, file: msg.Attachment) -> dict[str, Any]:
         data = attachment_bytes(file, self._files)
         family, kind = _family(file)
         if family == "image":
             return {"type": "image_url", "image_url": {"url": data_url(file.media_type, data)}}
         if family == "audio":
-            return {
-                "type": "input_audio",
-                "input_audio": {"data": to_base64(data), "format": _AUDIO_FORMATS.get(kind, kind)},
-            }
+            audio = {"data": to_base64(data), "format": _AUDIO_FORMATS.get(kind, kind)}
+            return {"type": "input_audio", "input_audio": audio}
         if (family, kind) == ("application", "pdf"):
             name, url = file.name or "document.pdf", data_url(file.media_type, data)
             if "document_url" in self._flags:
@@ -320,30 +253,26 @@ class ChatMessageEncoder(MessageEncoder):
         message = f"{_name(file)} is {clip_text(file.media_type, 100)}: pictures, sound, PDFs and text can be sent"
         raise ModelError(message, kind="bad_request")
 
-    def _assistant(self, message: AssistantMessage) -> bytes:
+    def _assistant(self, message: msg.AssistantMessage) -> bytes:
         text, refusal = "", ""
         calls: list[dict[str, Any]] = []
         thoughts: list[tuple[str, dict[str, Any]]] = []
         for part in message.parts:
-            if type(part) is ToolCall:
+            if type(part) is msg.ToolCall:
                 calls.append(self._call(part))
-            elif type(part) is Text:
+            elif type(part) is msg.Text:
                 text += part.text
-            elif type(part) is Refusal:
+            elif type(part) is msg.Refusal:
                 refusal += part.text
-            elif type(part) is Reasoning:
+            elif type(part) is msg.Reasoning:
                 thoughts.append((part.text, self._own_replay(part)))
-        said: dict[str, Any] = {"role": "assistant"}
-        if refusal and "refusal_field" in self._flags:
-            said["refusal"] = refusal
-        elif refusal:
-            text = f"{text}\n{refusal}" if text else refusal
-        if text:
-            said["content"] = text
-        if calls:
-            said["tool_calls"] = calls
-        if len(said) == 1:
+        if refusal and "refusal_field" not in self._flags:
+            text, refusal = f"{text}\n{refusal}" if text else refusal, ""
+        filled = {"refusal": refusal, "content": text, "tool_calls": calls}
+        said: dict[str, Any] = {name: value for name, value in filled.items() if value}
+        if not said:
             return b""  # the reply was cut off while the model thought
+        said = {"role": "assistant", **said}
         for thought, replay in thoughts:
             field = replay.get("field")
             if "details" in replay:
@@ -362,20 +291,18 @@ class ChatMessageEncoder(MessageEncoder):
                 said["reasoning_content"] = " "
         return encode_json(said)
 
-    def _call(self, call: ToolCall) -> dict[str, Any]:
+    def _call(self, call: msg.ToolCall) -> dict[str, Any]:
         replay = self._own_replay(call)
+        id, name = self._id(call.id), dialect.tool_name(call.name)
         if replay.get("custom") and call.arguments is not None:
-            shape: dict[str, Any] = {"name": tool_name(call.name), "input": as_text(call.arguments.get("input"))}
-            return {"id": self._id(call.id), "type": "custom", "custom": shape}
+            shape = {"name": name, "input": as_text(call.arguments.get("input"))}
+            return {"id": id, "type": "custom", "custom": shape}
         # Malformed arguments are quoted in the result of the call; providers want to read an object here.
         arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
-        function = {"name": tool_name(call.name), "arguments": arguments}
-        sent: dict[str, Any] = {"id": self._id(call.id), "type": "function", "function": function}
-        if "extra_content" in replay:
-            sent["extra_content"] = replay["extra_content"]
-        return sent
+        sent = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        return {**sent, "extra_content": replay["extra_content"]} if "extra_content" in replay else sent
 
-    def _results(self, message: ToolMessage) -> bytes:
+    def _results(self, message: msg.ToolMessage) -> bytes:
         said: list[dict[str, Any]] = []
         shown: list[dict[str, Any]] = []
         for result in message.results:
@@ -388,7 +315,7 @@ class ChatMessageEncoder(MessageEncoder):
             said.append({"role": "user", "content": shown})
         return encode_json(said)[1:-1]
 
-    def _content(self, result: ToolResult, shown: list[dict[str, Any]]) -> str:
+    def _content(self, result: msg.ToolResult, shown: list[dict[str, Any]]) -> str:
         """Return a result as text, and add its files to `shown`."""
         pieces = split_result(result, self._files, _label)
         if not pieces:
@@ -396,39 +323,36 @@ class ChatMessageEncoder(MessageEncoder):
         for file in [file for piece in pieces for file in piece.files]:
             if _is_shown(file):
                 shown += [_text_part(f"This is the file {_name(file)}:"), self._attachment(file)]
-        return "\n".join(to_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces)
+        return "\n".join(values.to_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces)
 
     def _id(self, id: str) -> str:
-        if self._keeps_ids and id:
-            return id
         if "call_ids_9" in self._flags and not _NINE_CHARACTERS.fullmatch(id):
             number = int.from_bytes(hashlib.sha256(id.encode("utf-8", "surrogatepass")).digest())
             return "".join([_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(9)])
-        if "call_ids_40" in self._flags and len(id) > 40:
-            return derive_call_id(id)
-        return id or derive_call_id(id)
+        is_too_long = "call_ids_40" in self._flags and len(id) > 40
+        return dialect.derive_call_id(id) if is_too_long or not id else id
 
 
 def _text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _family(file: Attachment) -> tuple[str, str]:
+def _family(file: msg.Attachment) -> tuple[str, str]:
     family, _, kind = file.media_type.partition(";")[0].strip().lower().partition("/")
     return family, kind
 
 
-def _is_shown(file: Attachment) -> bool:
+def _is_shown(file: msg.Attachment) -> bool:
     """True if a file can be sent. A tool result only names any other file, so that the turn can continue."""
     family, kind = _family(file)
     return family in {"image", "audio"} or (family, kind) == ("application", "pdf") or is_text_type(file.media_type)
 
 
-def _label(file: Attachment) -> str:
+def _label(file: msg.Attachment) -> str:
     return f"See the file {_name(file)}." if _is_shown(file) else f"[{_name(file)}, which can't be shown here]"
 
 
-def _name(file: Attachment) -> str:
+def _name(file: msg.Attachment) -> str:
     return clip_text(file.name, 200) if file.name else file.digest[:12]
 
 
@@ -443,7 +367,7 @@ _REASONING_FIELDS: Final = (
     ("send_reasoning", "reasoning"),
     ("send_thinking_parts", "thinking"),
 )
-_FINISHES: Final[Mapping[str, FinishReason]] = {
+_FINISHES: Final[Mapping[str, msg.FinishReason]] = {
     "stop": "stop",
     "length": "output_limit",
     "max_tokens": "output_limit",
@@ -463,14 +387,14 @@ _FAILURES: Final[Mapping[str, str]] = {
     "insufficient_system_resource": "overloaded",
 }
 """Reasons of an incomplete reply, as error kinds."""
-_CHUNKS: Final[Mapping[str, Callable[[str], StreamEvent]]] = {
-    "thoughts": ReasoningChunk,
-    "text": TextChunk,
-    "refusal": TextChunk,
+_CHUNKS: Final[Mapping[str, Callable[[str], msg.StreamEvent]]] = {
+    "thoughts": msg.ReasoningChunk,
+    "text": msg.TextChunk,
+    "refusal": msg.TextChunk,
 }
 
 
-class ChatReader(ResponseReader):
+class ChatReader(dialect.ResponseReader):
     """Reads one response."""
 
     max_size = 32 * 1024 * 1024  # characters
@@ -478,7 +402,7 @@ class ChatReader(ResponseReader):
         ("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input")
     )
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
+    def __init__(self, endpoint: dialect.Endpoint, model: str) -> None:
         super().__init__(endpoint, model)
         self._id: str | None = None
         self._created = 0
@@ -488,7 +412,7 @@ class ChatReader(ResponseReader):
         self._details = ReasoningDetails()
         self._calls: list[ChatCall] = []
         """In the order in which they began."""
-        self._usage = Usage()
+        self._usage = msg.Usage()
         self._raw_usage: dict[str, Any] | None = None
 
     @property
@@ -496,7 +420,7 @@ class ChatReader(ResponseReader):
         """True once a finish reason has come. A ``[DONE]`` without a reason means a truncated reply."""
         return self._finish is not None
 
-    def feed(self, frame: Frame) -> list[StreamEvent]:
+    def feed(self, frame: dialect.Frame) -> list[msg.StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         data = frame.data
         if data[:1] != b"{":
@@ -505,7 +429,7 @@ class ChatReader(ResponseReader):
                 return []
             if data == b"[DONE]":
                 self._done = True
-                events: list[StreamEvent] = []
+                events: list[msg.StreamEvent] = []
                 if self._started and "done_ends" in self._flags:
                     self._end("stop", events)
                 return events
@@ -520,7 +444,7 @@ class ChatReader(ResponseReader):
             return self._ignore()
         return self._read_chunk(cast("dict[str, Any]", chunk), failed=frame.event == "error")
 
-    def read_body(self, body: bytes) -> ModelReply:
+    def read_body(self, body: bytes) -> msg.ModelReply:
         """Return the reply in a body that is not a stream.
 
         Text needs no finish reason. Calls do: without one, their arguments may be incomplete.
@@ -528,15 +452,15 @@ class ChatReader(ResponseReader):
         plain = parse_plain_body(body, self._model)
         if plain is not None:
             return plain
-        value = parse_json(body)
+        value = values.parse_json(body)
         if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
             value = cast("list[Any]", value)[0]
         if not isinstance(value, dict):
-            raise bad_frame("the body is no JSON object")
+            raise values.bad_frame("the body is no JSON object")
         chunk = cast("dict[str, Any]", value)
         choices = as_list(chunk.get("choices"))
         if not choices and not chunk.get("error") and not is_error_frame(chunk):
-            raise bad_frame("the body has no choices")
+            raise values.bad_frame("the body has no choices")
         for choice in choices:
             # Each call of a whole message counts as one, even if two have the same id.
             for number, call in enumerate(as_list(as_dict(as_dict(choice).get("message")).get("tool_calls"))):
@@ -546,31 +470,31 @@ class ChatReader(ResponseReader):
             self._end("stop", [])
         return self.finish()
 
-    def finish(self) -> ModelReply:
+    def finish(self) -> msg.ModelReply:
         """Return the whole reply. Raises `StreamCut` without a terminal frame."""
         if self._finish is None:
             raise StreamCut(self._name)
         self._end_texts([])
         calls = [call.build(self._route) for call in self._calls]
         thoughts, text, refusal = ("".join(kept) for kept in self._texts.values())
-        parts: list[Part] = []
+        parts: list[msg.Part] = []
         if self._details:
-            parts.append(Reasoning(thoughts, {"details": self._joiner.repair(self._details.all())}, self._route))
+            parts.append(msg.Reasoning(thoughts, {"details": self._joiner.repair(self._details.all())}, self._route))
         elif thoughts:
             field = next((field for flag, field in _REASONING_FIELDS if flag in self._flags), None)
-            parts.append(Reasoning(thoughts) if field is None else Reasoning(thoughts, {"field": field}, self._route))
+            parts.append(msg.Reasoning(thoughts, {"field": field}, self._route) if field else msg.Reasoning(thoughts))
         if text:
-            parts.append(Text(text))
+            parts.append(msg.Text(text))
         if refusal:
-            parts.append(Refusal(refusal))
+            parts.append(msg.Refusal(refusal))
         parts += calls
         finish = _FINISHES.get(self._finish.lower().partition(":")[0], "stop")
         if finish in {"stop", "tool_calls"}:  # many servers say "stop" after calls
             finish = "tool_calls" if calls else "refusal" if refusal else "stop"
         usage = self._joiner.repair(self._raw_usage)
-        return ModelReply(tuple(parts), finish, self._usage, self._model, raw_usage=usage, response_id=self._id)
+        return msg.ModelReply(tuple(parts), finish, self._usage, self._model, raw_usage=usage, response_id=self._id)
 
-    def _read_chunk(self, chunk: dict[str, Any], *, failed: bool) -> list[StreamEvent]:
+    def _read_chunk(self, chunk: dict[str, Any], *, failed: bool) -> list[msg.StreamEvent]:
         error = chunk.get("error")
         if error or failed:
             raise classify_stream_error(self._joiner.repair(error or chunk))
@@ -580,18 +504,17 @@ class ChatReader(ResponseReader):
             if is_error_frame(chunk):
                 raise classify_stream_error(self._joiner.repair(chunk))
             return self._ignore()
-        events: list[StreamEvent] = []
+        events: list[msg.StreamEvent] = []
         self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
-        if isinstance(usage, dict):
-            self._raw_usage = cast("dict[str, Any]", usage)
+        self._raw_usage = cast("dict[str, Any]", usage) if isinstance(usage, dict) else self._raw_usage
         for choice in as_list(choices):
             self._read_choice(as_dict(choice), events)
         if isinstance(usage, dict):
             self._update_usage(cast("dict[str, Any]", usage), events)
         return events
 
-    def _read_common_chunk(self, chunk: _ChatBody) -> list[StreamEvent]:
-        events: list[StreamEvent] = []
+    def _read_common_chunk(self, chunk: _ChatBody) -> list[msg.StreamEvent]:
+        events: list[msg.StreamEvent] = []
         if self._id is None:
             self._begin(chunk.id, chunk.model, chunk.created, events)
         if chunk.usage:
@@ -615,16 +538,16 @@ class ChatReader(ResponseReader):
             self._update_usage(chunk.usage, events)
         return events
 
-    def _begin(self, id: Any, model: Any, created: Any, events: list[StreamEvent]) -> None:  # any JSON value
+    def _begin(self, id: Any, model: Any, created: Any, events: list[msg.StreamEvent]) -> None:  # any JSON value
         if not self._started:
             self._started = True
             self._model = as_text(model)[:_MAX_NAME] or self._model
-            events.append(StreamStart(self._model))
+            events.append(msg.StreamStart(self._model))
         if self._id is None:
             self._id = as_text(id)[:_MAX_NAME] or None
-            self._created = unix_seconds(created)
+            self._created = values.unix_seconds(created)
 
-    def _read_choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_choice(self, choice: dict[str, Any], events: list[msg.StreamEvent]) -> None:
         if choice.get("index") not in (0, None):
             self.ignored += 1
             return
@@ -633,27 +556,23 @@ class ChatReader(ResponseReader):
         said = choice.get("delta")
         if said is None and not (self._texts["text"] or self._texts["refusal"] or self._calls):
             said = choice.get("message")  # instead of a delta; a server that sends both repeats itself
-        if isinstance(said, dict):
-            self._read_message(cast("dict[str, Any]", said), events)
-        reason = choice.get("finish_reason")
-        if isinstance(reason, str) and reason:
+        self._read_message(as_dict(said), events)
+        if reason := as_text(choice.get("finish_reason")):
             self._end(reason, events)
-        usage = choice.get("usage")
-        if isinstance(usage, dict):
-            self._update_usage(cast("dict[str, Any]", usage), events)
+        if isinstance(choice.get("usage"), dict):
+            self._update_usage(choice["usage"], events)
 
-    def _read_message(self, said: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_message(self, said: dict[str, Any], events: list[msg.StreamEvent]) -> None:
         details = said.get("reasoning_details")
         thought = _thought_text(next((said[name] for name in _THOUGHT_FIELDS if said.get(name)), ""))
         if details:
             found = [as_dict(detail) for detail in as_list(details)]
             if "send_reasoning_details" in self._flags:
                 for detail in filter(None, found):
-                    self._grow(_encoded_size(detail))
+                    self._grow(len(encode_json(self._joiner.repair(detail))))
                     self._details.add(detail)
-            thought = thought or "".join(
-                [as_text(detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), ""))) for detail in found]
-            )
+            told = [detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), "")) for detail in found]
+            thought = thought or "".join(map(as_text, told))
         if thought:
             self._add_text("thoughts", thought, events)
         content = said.get("content")
@@ -662,24 +581,21 @@ class ChatReader(ResponseReader):
             if part.get("type") == "text":
                 self._add_text("text", as_text(part.get("text")), events)
             elif part.get("type") == "thinking":
-                thought = _thought_text(part.get("thinking"))
-                self._add_text("thoughts", thought, events)
+                self._add_text("thoughts", _thought_text(part.get("thinking")), events)
             else:
                 self.ignored += 1
         audio = as_dict(said.get("audio"))
         if audio:
             self._add_text("text", as_text(audio.get("transcript")), events)
         self.ignored += bool(audio.get("data")) + len(as_list(said.get("images")))  # the audio and images themselves
-        refusal = said.get("refusal")
-        if refusal and isinstance(refusal, str):
-            self._add_text("refusal", refusal, events)
+        if refusal := said.get("refusal"):
+            self._add_text("refusal", as_text(refusal), events)
         for fragment in as_list(said.get("tool_calls")):
             self._read_call(as_dict(fragment), events)
-        old = said.get("function_call")
-        if isinstance(old, dict):
-            self._read_call({"index": 0, "function": old}, events)
+        if isinstance(said.get("function_call"), dict):
+            self._read_call({"index": 0, "function": said["function_call"]}, events)
 
-    def _add_text(self, place: str, text: str, events: list[StreamEvent]) -> None:
+    def _add_text(self, place: str, text: str, events: list[msg.StreamEvent]) -> None:
         if self._joiner.active:
             text = self._joiner.join(place, text)
         if text:
@@ -689,14 +605,14 @@ class ChatReader(ResponseReader):
             self._texts[place].append(text)
             events.append(_CHUNKS[place](text))
 
-    def _end_texts(self, events: list[StreamEvent]) -> None:
+    def _end_texts(self, events: list[msg.StreamEvent]) -> None:
         """Flush half characters at the ends of texts."""
         for place, kept in self._texts.items():
             if rest := self._joiner.flush(place):
                 kept.append(rest)
                 events.append(_CHUNKS[place](rest))
 
-    def _read_call(self, fragment: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_call(self, fragment: dict[str, Any], events: list[msg.StreamEvent]) -> None:
         custom = isinstance(fragment.get("custom"), dict)
         function = as_dict(fragment.get("custom") if custom else fragment.get("function"))
         name, id = as_text(function.get("name")), as_text(fragment.get("id"))
@@ -742,7 +658,7 @@ class ChatReader(ResponseReader):
             self._grow(len(id) + len(name))
         return call
 
-    def _add_arguments(self, call: ChatCall, more: str, events: list[StreamEvent]) -> None:
+    def _add_arguments(self, call: ChatCall, more: str, events: list[msg.StreamEvent]) -> None:
         if more and self._joiner.active:
             more = self._joiner.join(call, more)
         if more:
@@ -750,25 +666,25 @@ class ChatReader(ResponseReader):
             call.arguments.append(more)
         if call.id:
             if more:
-                events.append(CallChunk(call.id, more))
+                events.append(msg.CallChunk(call.id, more))
         elif call.name and (self._id or self._created or (call.sent_id and call.sent_id not in self._ids)):
             self._announce(call, events)
 
-    def _announce(self, call: ChatCall, events: list[StreamEvent]) -> None:
+    def _announce(self, call: ChatCall, events: list[msg.StreamEvent]) -> None:
         call.id = call.sent_id
         if not call.id or call.id in self._ids:
             # A made-up id must differ from those of earlier replies, and depend only on the response. If the response
             # has neither id nor date, all of its content is the seed, at its end.
             thoughts, text, _ = ("".join(kept) for kept in self._texts.values())
-            said = (self._id or "", str(self._created), thoughts, text)
-            place = str(self._calls.index(call))
-            call.id = derive_call_id(*said, str(_usage(self._raw_usage or {})), place, call.name, *call.arguments)
+            usage, place = str(_usage(self._raw_usage or {})), str(self._calls.index(call))
+            said = (self._id or "", str(self._created), thoughts, text, usage, place, call.name)
+            call.id = dialect.derive_call_id(*said, *call.arguments)
         self._ids.add(call.id)
-        events.append(CallStart(call.id, call.name))
+        events.append(msg.CallStart(call.id, call.name))
         if call.arguments:
-            events.append(CallChunk(call.id, "".join(call.arguments)))
+            events.append(msg.CallChunk(call.id, "".join(call.arguments)))
 
-    def _end(self, reason: str, events: list[StreamEvent]) -> None:
+    def _end(self, reason: str, events: list[msg.StreamEvent]) -> None:
         if self._finish is not None:
             return
         failure = _FAILURES.get(reason)
@@ -789,30 +705,27 @@ class ChatReader(ResponseReader):
             if not call.id:
                 self._announce(call, events)
             elif rest:
-                events.append(CallChunk(call.id, rest))
-            events.append(CallEnd(call.build(self._route)))
+                events.append(msg.CallChunk(call.id, rest))
+            events.append(msg.CallEnd(call.build(self._route)))
 
-    def _update_usage(self, usage: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _update_usage(self, usage: dict[str, Any], events: list[msg.StreamEvent]) -> None:
         self._raw_usage = usage
         found = _usage(usage)
         if found != self._usage:
             self._usage = found
-            events.append(StreamUsage(found))
+            events.append(msg.StreamUsage(found))
 
 
-def _usage(usage: dict[str, Any]) -> Usage:
+def _usage(usage: dict[str, Any]) -> msg.Usage:
     prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
-    read = write = reasoning = 0
-    if asked := as_dict(usage.get("prompt_tokens_details")):
-        read = token_count(asked.get("cached_tokens"))
-        write = token_count(asked.get("cache_write_tokens")) or token_count(asked.get("cache_creation_tokens"))
-    if answered := as_dict(usage.get("completion_tokens_details")):
-        reasoning = token_count(answered.get("reasoning_tokens"))
+    asked, answered = as_dict(usage.get("prompt_tokens_details")), as_dict(usage.get("completion_tokens_details"))
+    read = token_count(asked.get("cached_tokens"))
+    write = token_count(asked.get("cache_write_tokens")) or token_count(asked.get("cache_creation_tokens"))
     read = read or token_count(usage.get("prompt_cache_hit_tokens")) or token_count(usage.get("cached_tokens"))
-    reasoning = reasoning or token_count(usage.get("reasoning_tokens"))
+    reasoning = token_count(answered.get("reasoning_tokens")) or token_count(usage.get("reasoning_tokens"))
     if reasoning and token_count(usage.get("total_tokens")) == prompt + output + reasoning:
         output += reasoning  # this provider does not include it
-    return Usage(max(prompt - read - write, 0), output, read, write, min(reasoning, output))
+    return msg.Usage(max(prompt - read - write, 0), output, read, write, min(reasoning, output))
 
 
 # ---- tool calls ----
@@ -839,11 +752,10 @@ class ObjectEndDetector:
         self._seen = len(pieces)
         if self._whole is None:
             try:
-                ended = self._splitter.feed(more.encode("utf-8", "surrogatepass"))
+                if self._splitter.feed(more.encode("utf-8", "surrogatepass")):
+                    self._whole = parse_arguments("".join(pieces))[0] is not None
             except ModelError:
                 self._whole = False
-            else:
-                self._whole = parse_arguments("".join(pieces))[0] is not None if ended else None
         elif more.strip(" \t\r\n"):
             self._whole = False  # nothing may follow an object
         return self._whole or (len(pieces) <= _MAX_NULL_PIECES and "".join(pieces).strip() == "null")
@@ -864,22 +776,19 @@ class ChatCall(msgspec.Struct, eq=False):
     extra: Any = None
     cut: bool = False
     """The output limit came before the arguments; not the same as a call without arguments."""
-    built: ToolCall | None = None
+    built: msg.ToolCall | None = None
 
-    def build(self, route: str) -> ToolCall:
+    def build(self, route: str) -> msg.ToolCall:
         """Return the call, after its last fragment."""
         if self.built is not None:
             return self.built
         text = "".join(self.arguments)
         arguments, malformed = (None, text) if self.cut else parse_arguments(text)
+        replay = None if self.extra is None else {"extra_content": self.extra}
         if self.custom:
-            made = ToolCall(self.id, self.name, {"input": text}, None, {"custom": True}, route)
-        elif self.extra is None:
-            made = ToolCall(self.id, self.name, arguments, malformed)
-        else:
-            made = ToolCall(self.id, self.name, arguments, malformed, {"extra_content": self.extra}, route)
-        self.built = made
-        return made
+            arguments, malformed, replay = {"input": text}, None, {"custom": True}
+        self.built = msg.ToolCall(self.id, self.name, arguments, malformed, replay, route if replay else None)
+        return self.built
 
 
 def _begins_another_call(call: ChatCall, id: str, name: str, came: object) -> bool:
@@ -929,9 +838,7 @@ class ReasoningDetails:
                 kept[field] = value
 
     def all(self) -> list[dict[str, Any]]:
-        return [
-            {**kept, _DETAIL_FIELDS[kept["type"]]: "".join(pieces)} if pieces else kept for kept, pieces in self._kept
-        ]
+        return [kept | ({_DETAIL_FIELDS[kept["type"]]: "".join(grown)} if grown else {}) for kept, grown in self._kept]
 
 
 def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
@@ -950,13 +857,6 @@ def _thought_text(thought: Any) -> str:  # any JSON value
     if told:
         return as_text(told.get("text")) or as_text(told.get("content"))
     return "".join([as_text(as_dict(part).get("text")) for part in as_list(thought)])
-
-
-def _encoded_size(detail: dict[str, Any]) -> int:
-    try:
-        return len(encode_json(detail))
-    except JSON_ERRORS:  # half a character
-        return len(encode_json(repair_surrogates(detail)))
 
 
 # ---- fast paths: msgspec decodes the common shapes, and refuses all others ----
@@ -1018,11 +918,11 @@ def _parse_common(data: bytes) -> _ChatBody | None:
     """Parse a frame or a body that has only common fields; None for any other."""
     try:
         return _decode_body(data)
-    except JSON_ERRORS:
+    except values.JSON_ERRORS:
         return None
 
 
-def parse_plain_body(data: bytes, model: str) -> ModelReply | None:
+def parse_plain_body(data: bytes, model: str) -> msg.ModelReply | None:
     """Parse a body that has only text and calls; None for any other."""
     body = _parse_common(data)
     if body is None or not body.choices:
@@ -1033,20 +933,20 @@ def parse_plain_body(data: bytes, model: str) -> ModelReply | None:
         return None
     if said.reasoning_content or said.reasoning:
         return None
-    parts: list[Part] = [Text(said.content)] if said.content else []
+    parts: list[msg.Part] = [msg.Text(said.content)] if said.content else []
     ids: set[str] = set()
     for call in said.tool_calls or ():
         function = call.function
         if not call.id or function is None or not function.name or call.id in ids or len(ids) == MAX_CALLS:
             return None
         ids.add(call.id)
-        parts.append(ToolCall(call.id, function.name, *parse_arguments(function.arguments or "")))
-    return ModelReply(
+        parts.append(msg.ToolCall(call.id, function.name, *parse_arguments(function.arguments or "")))
+    return msg.ModelReply(
         tuple(parts),
         "tool_calls" if ids else "stop",
-        _usage(body.usage) if body.usage else Usage(),
+        _usage(body.usage) if body.usage else msg.Usage(),
         (body.model or "")[:_MAX_NAME] or model,
-        raw_usage=body.usage or None,
+        body.usage or None,
         response_id=(body.id or "")[:_MAX_NAME] or None,
     )
 
@@ -1059,4 +959,4 @@ def is_error_frame(frame: dict[str, Any]) -> bool:
     return bool(frame.get("message")) and any(frame.get(name) for name in ("code", "status", "status_code", "type"))
 
 
-DIALECT: Final = Dialect("chat", encode_request, ChatReader, FLAGS)
+DIALECT: Final = dialect.Dialect("chat", encode_request, ChatReader, FLAGS)

@@ -57,8 +57,7 @@ async def _single_event_batches(model: Model, request: ModelRequest) -> AsyncGen
         async for event in cast("AsyncIterator[StreamEvent]", stream):
             yield (event,)
     finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
+        if close := getattr(stream, "aclose", None):
             await close()
 
 
@@ -221,12 +220,9 @@ def _gpt5_refuses_sampling(model: str, settings: Settings) -> bool:
 
 def _check_names(what: str, given: Iterable[str], choices: tuple[str, ...]) -> tuple[str, ...]:
     wanted = f"a list of {', '.join(choices)}"
-    if isinstance(given, str):
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
         raise InvalidArgument(what, given, wanted)
-    try:
-        names = tuple(given)
-    except TypeError:
-        raise InvalidArgument(what, given, wanted) from None
+    names = tuple(given)
     for name in names:
         if name not in choices:
             raise InvalidArgument(what, name, wanted)

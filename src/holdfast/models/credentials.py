@@ -66,11 +66,8 @@ class Credentials:
         return text
 
     def header(self, key: str) -> dict[str, str]:
-        if not key:
-            return {}
-        if self._auth in {"bearer", "none"}:
-            return {"authorization": f"Bearer {key}"}
-        return {self._auth: key}
+        own = {"authorization": f"Bearer {key}"} if self._auth in {"bearer", "none"} else {self._auth: key}
+        return own if key else {}
 
 
 async def call_host_function(function: Callable[[], object], gives: str, limit: float, *, kind: str) -> object:
@@ -96,14 +93,9 @@ async def _call_token_provider(token: Callable[[], object]) -> object:
     return await given if inspect.isawaitable(given) else given
 
 
-def _read_environment(names: tuple[str, ...]) -> str | None:
-    values = (os.environ.get(name, "").strip() for name in names)
-    return next(filter(None, values), None)
-
-
 def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
     if given is None:
-        return partial(_read_environment, endpoint.keys)
+        return lambda: next((key for name in endpoint.keys if (key := os.environ.get(name, "").strip())), None)
     if isinstance(given, str):
         return lambda: given
     if callable(given):

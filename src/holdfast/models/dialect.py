@@ -18,12 +18,22 @@ from urllib.parse import urlencode
 import msgspec
 
 from holdfast.errors import ModelError
+from holdfast.messages import ToolCall
 from holdfast.models.json_values import SurrogateJoiner, as_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.messages import Message, ModelPass, ModelReply, ModelRequest, Reasoning, StreamEvent, ToolCall
+    from holdfast.messages import (
+        FinishReason,
+        Message,
+        ModelPass,
+        ModelReply,
+        ModelRequest,
+        Part,
+        Reasoning,
+        StreamEvent,
+    )
 
 
 T = TypeVar("T")
@@ -101,6 +111,9 @@ class ResponseReader:
         self._room = self.max_size
         """Size left for the rest of the reply. A hot path subtracts from it directly."""
         self._ids: set[str] = set()
+        """Ids of the calls so far."""
+        self._seed = ""
+        """Seed of the ids of calls without an id."""
 
     @property
     def complete(self) -> bool:
@@ -128,9 +141,22 @@ class ResponseReader:
     def _too_long(self) -> ModelError:
         return ModelError(f"the reply of {self._name} is longer than {self.max_size:,} bytes", kind="bad_frame")
 
+    def _unique_id(self, id: str, make_seed: Callable[[], str], number: int, prefix: str = "") -> str:
+        """Return the id of a call. A missing or repeated one is derived from all content of the reply so far."""
+        if not id or id in self._ids:
+            self._seed = self._seed or make_seed()
+            id = prefix + derive_call_id(self._seed, str(number))
+        self._ids.add(id)
+        return id
+
     def _ignore(self) -> list[StreamEvent]:
         self.ignored += 1
         return []
+
+
+def default_finish(parts: Iterable[Part]) -> FinishReason:
+    """Return the finish reason of a reply that ended without an incident."""
+    return "tool_calls" if any(type(part) is ToolCall for part in parts) else "stop"
 
 
 class Dialect(NamedTuple):

@@ -141,11 +141,11 @@ def _check_query(query: object) -> dict[str, str]:
     wanted = "a mapping of names to texts"
     if not isinstance(query, Mapping):
         raise InvalidArgument("query", type(query), wanted)
-    given = cast("Mapping[object, object]", query)
+    given = dict(cast("Mapping[object, object]", query))
     for name, value in given.items():
         if not isinstance(name, str) or not name or not isinstance(value, str):
             raise InvalidArgument("the query", name, wanted)
-    return cast("dict[str, str]", dict(given))
+    return cast("dict[str, str]", given)
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -170,17 +170,17 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _known(
-    name: str,
-    base_url: str,
-    *keys: str,
-    dialect: str = "chat",
-    flags: str = "",
-    **fields: Any,
-) -> KnownEndpoint:
+def _known(name: str, base_url: str, *keys: str, dialect: str = "chat", flags: str = "", **more: Any) -> KnownEndpoint:
     """Describe an endpoint. `flags` is a list of words."""
     words = frozenset(flags.split())
-    return KnownEndpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, flags=words, **fields)
+    return KnownEndpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, flags=words, **more)
+
+
+def _chat(line: str) -> KnownEndpoint:
+    """Read a line of `_CHAT`."""
+    name, url, *words = line.split()
+    flags = " ".join([word for word in words if word.islower()])
+    return _known(name, url, *[word for word in words if word.isupper()], flags=flags)
 
 
 def _local(name: str, port: int, key: str, variable: str, flags: str) -> KnownEndpoint:
@@ -189,31 +189,20 @@ def _local(name: str, port: int, key: str, variable: str, flags: str) -> KnownEn
     return _known(name, url, key, auth="none", variables=(variable,), default_path="/v1", flags=flags)
 
 
-def _azure(
-    name: str, default_path: str, flags: str = "", dialect: str = "chat", api_version: str = ""
-) -> KnownEndpoint:
+def _azure(name: str, default_path: str, **fields: Any) -> KnownEndpoint:
     """Describe an API of Azure: each customer has their own address."""
-    return _known(
-        *(name, "", "AZURE_OPENAI_API_KEY"),
-        dialect=dialect,
-        flags=flags,
-        auth="api-key",
-        variables=("AZURE_OPENAI_ENDPOINT",),
-        default_path=default_path,
-        query={"api-version": api_version} if api_version else {},
-    )
+    place = {"auth": "api-key", "variables": ("AZURE_OPENAI_ENDPOINT",), "default_path": default_path}
+    return _known(name, "", "AZURE_OPENAI_API_KEY", **place, **fields)
 
 
 def _vertex_url(environ: Mapping[str, str]) -> str:
-    values: list[str] = []
+    project, location = (environ.get(variable, "").strip() for variable in _VERTEX)
     # The patterns exclude any text that could lead to another host.
-    for variable, allowed in zip(_VERTEX, (r"[a-z0-9][a-z0-9.:-]*", "[a-z0-9-]+"), strict=True):
-        value = environ.get(variable, "").strip()
+    patterns = (r"[a-z0-9][a-z0-9.:-]*", "[a-z0-9-]+")
+    for variable, value, allowed in zip(_VERTEX, (project, location), patterns, strict=True):
         if not re.fullmatch(allowed, value):
             wanted = "a name of small letters, digits and dashes (or give base_url)"
             raise InvalidArgument(f"the environment variable {variable}", value or None, wanted)
-        values.append(value)
-    project, location = values
     host = _VERTEX_HOSTS.get(location, f"{location}-aiplatform.googleapis.com")
     return f"https://{host}/v1/projects/{project}/locations/{location}/publishers/google"
 
@@ -222,6 +211,7 @@ _OPENAI: Final = "https://api.openai.com/v1"
 _OPENAI_FLAGS: Final = "strict_tools refusal_field call_ids_40"
 _AZURE_NAMES: Final = ("azure", "azure-responses", "azure-deployments")
 _AZURE_PATH: Final = "/openai/v1"
+_AZURE_DEPLOYMENTS: Final = {"api-version": "2024-10-21"}
 _GOOGLE: Final = "https://generativelanguage.googleapis.com"
 _GOOGLE_KEYS: Final = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _VERTEX_HOSTS: Final = {
@@ -231,8 +221,37 @@ _VERTEX_HOSTS: Final = {
 }
 """Locations that are no region."""
 _VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
-_ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
-_ZAI_FLAGS: Final = "max_tokens json_object thinking_switch no_effort send_reasoning_content"
+_CHAT: Final = """
+google-chat  https://generativelanguage.googleapis.com/v1beta/openai  GEMINI_API_KEY GOOGLE_API_KEY  max_tokens
+xai-chat     https://api.x.ai/v1                       XAI_API_KEY
+groq         https://api.groq.com/openai/v1            GROQ_API_KEY        schema_in_words
+mistral      https://api.mistral.ai/v1                 MISTRAL_API_KEY     no_stream_usage max_tokens random_seed
+    no_effort call_ids_9 assistant_after_tools document_url send_thinking_parts
+openrouter   https://openrouter.ai/api/v1              OPENROUTER_API_KEY  max_tokens effort_object cache_control
+    send_reasoning_details send_reasoning
+deepseek     https://api.deepseek.com                  DEEPSEEK_API_KEY    max_tokens json_object thinking_switch
+    send_reasoning_content empty_reasoning_content
+cerebras     https://api.cerebras.ai/v1                CEREBRAS_API_KEY    send_reasoning
+together     https://api.together.xyz/v1               TOGETHER_API_KEY    max_tokens
+fireworks    https://api.fireworks.ai/inference/v1     FIREWORKS_API_KEY   max_tokens send_reasoning_content
+huggingface  https://router.huggingface.co/v1          HF_TOKEN            max_tokens
+zai          https://api.z.ai/api/paas/v4              ZAI_API_KEY Z_AI_API_KEY  max_tokens json_object thinking_switch
+    no_effort send_reasoning_content
+zai-coding   https://api.z.ai/api/coding/paas/v4       ZAI_API_KEY Z_AI_API_KEY  max_tokens json_object thinking_switch
+    no_effort send_reasoning_content
+moonshot     https://api.moonshot.ai/v1                MOONSHOT_API_KEY    max_tokens json_object thinking_switch
+    no_effort send_reasoning_content blank_reasoning_content
+perplexity   https://api.perplexity.ai     PERPLEXITY_API_KEY PPLX_API_KEY max_tokens no_stream_usage alternate
+nvidia       https://integrate.api.nvidia.com/v1       NVIDIA_API_KEY      max_tokens
+deepinfra    https://api.deepinfra.com/v1/openai       DEEPINFRA_API_KEY   max_tokens
+sambanova    https://api.sambanova.ai/v1               SAMBANOVA_API_KEY   max_tokens
+novita       https://api.novita.ai/v3/openai           NOVITA_API_KEY      max_tokens
+minimax      https://api.minimax.io/v1                 MINIMAX_API_KEY     max_tokens schema_in_words
+    send_reasoning_details
+cohere       https://api.cohere.ai/compatibility/v1    COHERE_API_KEY CO_API_KEY  max_tokens
+qwen         https://dashscope-intl.aliyuncs.com/compatible-mode/v1  DASHSCOPE_API_KEY  max_tokens json_object no_effort
+"""
+"""Endpoints of the chat dialect: name, address, KEY_VARIABLES and flags. An indented line continues the one before."""
 ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
     known.provider: known
     for known in (
@@ -254,54 +273,9 @@ ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
         _known("xai", "https://api.x.ai/v1", "XAI_API_KEY", dialect="responses"),
         _azure("azure-responses", _AZURE_PATH, dialect="responses"),
         _known("openai-chat", _OPENAI, "OPENAI_API_KEY", flags=_OPENAI_FLAGS, variables=("OPENAI_BASE_URL",)),
-        _azure("azure", _AZURE_PATH, _OPENAI_FLAGS),
-        _azure("azure-deployments", "/openai", f"{_OPENAI_FLAGS} deployment_path", api_version="2024-10-21"),
-        _known("google-chat", f"{_GOOGLE}/v1beta/openai", *_GOOGLE_KEYS, flags="max_tokens"),
-        _known("xai-chat", "https://api.x.ai/v1", "XAI_API_KEY"),
-        _known("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", flags="schema_in_words"),
-        _known(
-            *("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-            flags="no_stream_usage max_tokens random_seed no_effort call_ids_9 assistant_after_tools document_url "
-            "send_thinking_parts",
-        ),
-        _known(
-            *("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-            flags="max_tokens effort_object cache_control send_reasoning_details send_reasoning",
-        ),
-        _known(
-            *("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
-            flags="max_tokens json_object thinking_switch send_reasoning_content empty_reasoning_content",
-        ),
-        _known("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", flags="send_reasoning"),
-        _known("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", flags="max_tokens"),
-        _known(
-            *("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
-            flags="max_tokens send_reasoning_content",
-        ),
-        _known("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", flags="max_tokens"),
-        _known("zai", "https://api.z.ai/api/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
-        _known("zai-coding", "https://api.z.ai/api/coding/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
-        _known(
-            *("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
-            flags="max_tokens json_object thinking_switch no_effort send_reasoning_content blank_reasoning_content",
-        ),
-        _known(
-            *("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY"),
-            flags="max_tokens no_stream_usage alternate",
-        ),
-        _known("nvidia", "https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY", flags="max_tokens"),
-        _known("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", flags="max_tokens"),
-        _known("sambanova", "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY", flags="max_tokens"),
-        _known("novita", "https://api.novita.ai/v3/openai", "NOVITA_API_KEY", flags="max_tokens"),
-        _known(
-            *("minimax", "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
-            flags="max_tokens schema_in_words send_reasoning_details",
-        ),
-        _known("cohere", "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY", "CO_API_KEY", flags="max_tokens"),
-        _known(
-            *("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
-            flags="max_tokens json_object no_effort",
-        ),
+        _azure("azure", _AZURE_PATH, flags=_OPENAI_FLAGS),
+        _azure("azure-deployments", "/openai", flags=f"{_OPENAI_FLAGS} deployment_path", query=_AZURE_DEPLOYMENTS),
+        *map(_chat, _CHAT.replace("\n    ", " ").strip().splitlines()),
         _local("ollama", 11_434, "OLLAMA_API_KEY", "OLLAMA_HOST", "max_tokens send_reasoning"),
         _local("vllm", 8_000, "VLLM_API_KEY", "VLLM_BASE_URL", "send_reasoning"),
         _local("sglang", 30_000, "SGLANG_API_KEY", "SGLANG_BASE_URL", "send_reasoning_content"),

@@ -9,17 +9,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models import retry
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, parse_json, to_json
-from holdfast.models.retry import (
-    TRANSIENT_KINDS,
-    add_response_headers,
-    delay_from_details,
-    delay_from_message,
-    longest_delay,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _MAX_MESSAGE: Final = 990
 _KIND_BY_STATUS: Final = {
@@ -120,30 +114,29 @@ def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> Mode
     except ModelError:
         said = body[: 4 * _MAX_MESSAGE].decode("utf-8", "replace").strip()
     report = _read_report(said)
-    error = _make_error(report, status, report.message or f"HTTP {status}", in_stream=False)
+    error = _make_error(report, status, report.message or f"HTTP {status}")
+    error.status = status
     # A gateway may repeat the rate limits of the provider behind it.
     limits = {name: value for name, value in report.limits.items() if name.startswith("x-ratelimit-")}
-    return add_response_headers(error, {**headers, **limits}, report.retry_after)
+    return retry.add_response_headers(error, {**headers, **limits}, report.retry_after)
 
 
 def classify_stream_error(said: Any) -> ModelError:  # any JSON value
     """Turn an error inside a response into a `ModelError`."""
     report = _read_report(said)
     message = report.message or "the provider ended the reply with an error"
-    error = _make_error(report, report.status, message, in_stream=True)
+    error = _make_error(report, report.status, message, StreamFailed)
     error.retry_after = report.retry_after
     return error
 
 
-def _make_error(report: _Report, status: int | None, message: str, *, in_stream: bool) -> ModelError:
+def _make_error(
+    report: _Report, status: int | None, message: str, make: Callable[..., ModelError] = ModelError
+) -> ModelError:
     kind = _kind(status, report)
     message = clip_text(_KEY.sub("[key]", message), _MAX_MESSAGE)
-    error: ModelError
-    if kind == "context_overflow":
-        error = ContextOverflow(message)
-    else:
-        error = (StreamFailed if in_stream else ModelError)(message, kind=kind, retryable=kind in TRANSIENT_KINDS)
-    error.status = None if in_stream else status
+    retryable = kind in retry.TRANSIENT_KINDS
+    error = ContextOverflow(message) if kind == "context_overflow" else make(message, kind=kind, retryable=retryable)
     error.request_id = report.request_id
     return error
 
@@ -190,7 +183,7 @@ def _read_report(said: Any) -> _Report:  # any JSON value
         items = cast("list[Any]", said)
         said = next((item for item in items if as_dict(item).get("error")), items[0] if items else "")
     if not isinstance(said, dict):
-        return _Report(as_text(said), retry_after=delay_from_message(as_text(said)))
+        return _Report(as_text(said), retry_after=retry.delay_from_message(as_text(said)))
     top = cast("dict[str, Any]", said)
     inner = top.get("error")
     error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
@@ -213,7 +206,7 @@ def _read_report(said: Any) -> _Report:  # any JSON value
         words += " flagged_input"
     codes += [error.get("status_code"), *(top.get(name) for name in ("status_code", "status", "code"))]
     status = next((found for code in codes if (found := _status(code)) is not None), None)
-    asked = longest_delay(delay_from_details(details), delay_from_message(message))
+    asked = retry.longest_delay(retry.delay_from_details(details), retry.delay_from_message(message))
     ids = [as_text(top.get("request_id")), *(as_text(detail.get("requestId")) for detail in details)]
     limits = {name.lower(): as_text(value) for name, value in as_dict(metadata.get("headers")).items()}
     return _Report(message, words, status, asked, clip_text(next(filter(None, ids), ""), 200) or None, limits)

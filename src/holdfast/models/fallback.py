@@ -63,8 +63,7 @@ class Fallback:
             try:
                 async with aclosing(stream_batches(model, request)) as stream:
                     async for batch in stream:
-                        end = batch[-1] if batch else None
-                        if isinstance(end, StreamEnd):
+                        if batch and isinstance(end := batch[-1], StreamEnd):
                             reply = _with_attempts(end.reply, model, attempts, self._clock() - begun)
                             yield [*batch[:-1], StreamEnd(reply)]
                             return
@@ -75,7 +74,7 @@ class Fallback:
             except ModelError as error:
                 failure = error
             if not failure.attempts:  # the model keeps no ledger
-                entry = make_attempt(model.name, failure, seconds=self._clock() - begun, usage=failure.usage)
+                entry = make_attempt(model.name, failure, self._clock() - begun, usage=failure.usage)
                 failure.attempts = (entry,)
                 if request.ledger is not None:
                     request.ledger.append(entry)
@@ -93,6 +92,6 @@ _INVISIBLE: Final = (StreamStart, StreamNote)
 def _with_attempts(reply: ModelReply, model: Model, before: list[Attempt], seconds: float) -> ModelReply:
     if not before:
         return reply
-    own = reply.attempts or (make_attempt(model.name, None, seconds=seconds, usage=reply.usage),)
+    own = reply.attempts or (make_attempt(model.name, None, seconds, usage=reply.usage),)
     usage = total_usage(before) + reply.usage
     return msgspec.structs.replace(reply, model=reply.model or model.name, usage=usage, attempts=(*before, *own))

@@ -27,62 +27,23 @@ import re
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
+from holdfast import messages as msg
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.errors.world import NotOffered
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    CallChunk,
-    CallEnd,
-    CallStart,
-    FinishReason,
-    ModelReply,
-    Part,
-    Reasoning,
-    ReasoningChunk,
-    Refusal,
-    StreamStart,
-    StreamUsage,
-    Text,
-    TextChunk,
-    ToolCall,
-    ToolMessage,
-    Usage,
-)
+from holdfast.models import dialect
+from holdfast.models import json_values as values
 from holdfast.models.attachments import EMPTY_FILE, attachment_bytes, is_text_type, split_result, to_base64
 from holdfast.models.contract import EFFORTS
-from holdfast.models.dialect import (
-    COMMON_FLAGS,
-    EMPTY_MESSAGE,
-    NO_STREAM,
-    Dialect,
-    MessageEncoder,
-    ResponseReader,
-    WireRequest,
-    derive_call_id,
-    encode_messages,
-    with_query,
-)
 from holdfast.models.errors import classify_stream_error
-from holdfast.models.json_values import (
-    arguments_from_value,
-    as_dict,
-    as_list,
-    as_text,
-    clip_text,
-    encode_json,
-    token_count,
-)
+from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, token_count
 from holdfast.models.schemas import schema_prompt
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.messages import Message, ModelRequest, StreamEvent, ToolResult, UserMessage
-    from holdfast.models.dialect import Endpoint, Frame
 
-FLAGS: Final = COMMON_FLAGS | {
+FLAGS: Final = dialect.COMMON_FLAGS | {
     "whole_url": "the base URL holds everything before /models/...: version, project, publisher (Vertex AI)",
     "gemini2": "the models are of the second generation, whatever their names are",
 }
@@ -95,32 +56,27 @@ _BUDGETS: Final = dict(zip(EFFORTS, (0, 512, 1_024, 8_192, 24_576, 24_576, 24_57
 _CHOICES: Final = {"none": "NONE", "required": "ANY"}
 
 
-def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
+def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
     if request.settings.compact_at is not None:
         raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
     route = endpoint.route(model)
     gemini2 = "gemini2" in endpoint.flags or model.rpartition("/")[2].startswith(("gemini-1", "gemini-2"))
     encoder = GoogleMessageEncoder(route, request.files, second_generation=gemini2)
-    messages = encode_messages(request, f"google{' gemini2' if gemini2 else ''} {route}", encoder.encode)
+    messages = dialect.encode_messages(request, f"google{' gemini2' if gemini2 else ''} {route}", encoder.encode)
     fields = encode_json(_fields(request, second_generation=gemini2))
-    body = b"".join(
-        (
-            b'{"contents":[',
-            b",".join([message for message in messages if message]),
-            b"]," + fields[1:] if len(fields) > 2 else b"]}",
-        )
-    )
+    contents = b",".join([message for message in messages if message])
+    body = b"".join((b'{"contents":[', contents, b"]," + fields[1:] if len(fields) > 2 else b"]}"))
     name = quote(model if "/" in model else f"models/{model}")
     version = "" if "whole_url" in endpoint.flags else "/v1beta"
-    if NO_STREAM in endpoint.flags:
-        path = with_query(f"{version}/{name}:generateContent", endpoint.query)
-    else:
-        path = with_query(f"{version}/{name}:streamGenerateContent", {"alt": "sse", **endpoint.query})
-    return WireRequest(path, body, {"content-type": "application/json"}, encoder.dropped)
+    method, query = "streamGenerateContent", {"alt": "sse", **endpoint.query}
+    if dialect.NO_STREAM in endpoint.flags:
+        method, query = "generateContent", endpoint.query
+    path = dialect.with_query(f"{version}/{name}:{method}", query)
+    return dialect.WireRequest(path, body, {"content-type": "application/json"}, encoder.dropped)
 
 
-def _fields(request: ModelRequest, *, second_generation: bool) -> dict[str, Any]:
+def _fields(request: msg.ModelRequest, *, second_generation: bool) -> dict[str, Any]:
     """Make all fields but the messages."""
     settings, output = request.settings, request.output
     extra = dict(settings.extra or {})
@@ -167,66 +123,64 @@ SKIP_SIGNATURE_CHECK: Final = "skip_thought_signature_validator"
 """Replaces the signature of a call that another model made."""
 _IN_RESULTS: Final = re.compile(r"image/|application/pdf\b")
 """Media that a tool result may hold."""
-_ACCEPTED: Final = re.compile(
-    r"(?:image|audio|video|text)/|application/(?:pdf|rtf|x-javascript|x-python)\b", re.IGNORECASE
-)
+_ACCEPTED: Final = re.compile(r"(?i)(?:image|audio|video|text)/|application/(?:pdf|rtf|x-javascript|x-python)\b")
 """Media that some model accepts. Others in a tool result are only named: a refusal would end the conversation."""
 
 
-class GoogleMessageEncoder(MessageEncoder):
+class GoogleMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as its contents, joined by commas."""
 
     def __init__(self, route: str, files: Mapping[str, bytes], *, second_generation: bool) -> None:
         super().__init__(route, files)
         self._second_generation = second_generation
 
-    def encode(self, message: Message) -> bytes:
+    def encode(self, message: msg.Message) -> bytes:
         """Encode a message as one content or two; empty if it has no content to send."""
-        if type(message) is AssistantMessage:
+        if type(message) is msg.AssistantMessage:
             parts = self._model_parts(message)
             return encode_json({"role": "model", "parts": parts}) if parts else b""
-        if type(message) is ToolMessage:
+        if type(message) is msg.ToolMessage:
             return self._results(message)
         parts = list[dict[str, Any]]()
-        for part in cast("UserMessage", message).parts:
-            if type(part) is Attachment:
+        for part in cast("msg.UserMessage", message).parts:
+            if type(part) is msg.Attachment:
                 parts.extend(self._file_parts(part))
-            elif type(part) is Text and part.text:
+            elif type(part) is msg.Text and part.text:
                 parts.append({"text": part.text})
         # Without a first user message Google refuses the conversation.
-        return encode_json({"role": "user", "parts": parts or [{"text": EMPTY_MESSAGE}]})
+        return encode_json({"role": "user", "parts": parts or [{"text": dialect.EMPTY_MESSAGE}]})
 
-    def _model_parts(self, message: AssistantMessage) -> list[dict[str, Any]]:
+    def _model_parts(self, message: msg.AssistantMessage) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = []
-        last: Part | None = None
+        last: msg.Part | None = None
         # Only the first call of a message needs a signature.
         needs_signature = not self._second_generation
         for part in message.parts:
             match part:
-                case Text(text) | Refusal(text):
+                case msg.Text(text) | msg.Refusal(text):
                     # The provider's reason for filtering a reply is nothing that the model said.
-                    if text and not (type(part) is Refusal and message.finish == "content_filter"):
+                    if text and not (type(part) is msg.Refusal and message.finish == "content_filter"):
                         parts.append({"text": text})
-                case Reasoning():
+                case msg.Reasoning():
                     replay = self._own_replay(part)
                     signature = replay.get("thoughtSignature")
                     if "part" in replay:
                         parts.append(replay["part"])
-                    elif replay.get("of") == "text" and type(last) is Text and parts:
-                        parts[-1]["thoughtSignature"] = signature
                     elif replay.get("of") == "text":
-                        parts.append({"text": "", "thoughtSignature": signature})
+                        if type(last) is not msg.Text or not parts:
+                            parts.append({"text": ""})
+                        parts[-1]["thoughtSignature"] = signature
                     elif signature:
                         parts.append({"text": part.text, "thought": True, "thoughtSignature": signature})
-                case ToolCall():
+                case msg.ToolCall():
                     parts.append(self._call(part, needs_signature=needs_signature))
                     needs_signature = False
-                case Attachment():
+                case msg.Attachment():
                     parts.extend(self._file_parts(part))
             last = part
         return parts
 
-    def _call(self, call: ToolCall, *, needs_signature: bool) -> dict[str, Any]:
+    def _call(self, call: msg.ToolCall, *, needs_signature: bool) -> dict[str, Any]:
         """Encode a call. Malformed arguments go back as an empty object; the result explains the error."""
         part: dict[str, Any] = {"functionCall": {**_id(call.id), "name": call.name, "args": call.arguments or {}}}
         signature = self._own_replay(call).get("thoughtSignature")
@@ -236,25 +190,23 @@ class GoogleMessageEncoder(MessageEncoder):
             part["thoughtSignature"] = SKIP_SIGNATURE_CHECK
         return part
 
-    def _results(self, message: ToolMessage) -> bytes:
+    def _results(self, message: msg.ToolMessage) -> bytes:
         """Encode the results in one content. Media that a result can't hold follow in another."""
         parts: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
         for result in message.results:
             said, media = self._result(result)
             response = {"output" if result.state == "ok" else "error": said}
-            inside = [] if self._second_generation else [item for item in media if _IN_RESULTS.match(item.media_type)]
-            for item in media:
-                if item not in inside:
-                    beside.extend(self._file_parts(item))
             answer: dict[str, Any] = {**_id(result.call_id), "name": result.name, "response": response}
-            if inside:
-                answer["parts"] = [self._inline_data(item) for item in inside]
+            for item in media:
+                if _IN_RESULTS.match(item.media_type) and not self._second_generation:
+                    answer.setdefault("parts", []).append(self._inline_data(item))
+                else:
+                    beside.extend(self._file_parts(item))
             parts.append({"functionResponse": answer})
-        contents = [encode_json({"role": "user", "parts": some}) for some in (parts, beside) if some]
-        return b",".join(contents)
+        return b",".join([encode_json({"role": "user", "parts": some}) for some in (parts, beside) if some])
 
-    def _result(self, result: ToolResult) -> tuple[Any, list[Attachment]]:
+    def _result(self, result: msg.ToolResult) -> tuple[Any, list[msg.Attachment]]:
         """Return the content of a result with its files replaced, and the media among them."""
         pieces = split_result(result, self._files, self._label)
         if not pieces:
@@ -264,21 +216,21 @@ class GoogleMessageEncoder(MessageEncoder):
         media = [file for file in files if self._file_text(file) is None and _ACCEPTED.match(file.media_type)]
         return said if isinstance(result.content, list | tuple) else said[0], media
 
-    def _label(self, file: Attachment) -> str:
+    def _label(self, file: msg.Attachment) -> str:
         text = self._file_text(file)
         if text is not None:
             return text
         hidden = "" if _ACCEPTED.match(file.media_type) else " that can't be shown"
         return f"[attachment{hidden}: {file.name or file.media_type}]"
 
-    def _file_parts(self, file: Attachment) -> list[dict[str, Any]]:
+    def _file_parts(self, file: msg.Attachment) -> list[dict[str, Any]]:
         text = self._file_text(file)
         if text is None:
             return [self._inline_data(file)]
         name = [{"text": f"{file.name}:"}] if file.name else []
         return [*name, {"text": text or EMPTY_FILE}]
 
-    def _file_text(self, file: Attachment) -> str | None:
+    def _file_text(self, file: msg.Attachment) -> str | None:
         if not is_text_type(file.media_type):
             return None
         try:
@@ -286,7 +238,7 @@ class GoogleMessageEncoder(MessageEncoder):
         except UnicodeDecodeError:
             return None
 
-    def _inline_data(self, file: Attachment) -> dict[str, Any]:
+    def _inline_data(self, file: msg.Attachment) -> dict[str, Any]:
         data = to_base64(attachment_bytes(file, self._files))
         return {"inlineData": {"mimeType": file.media_type, "data": data}}
 
@@ -299,49 +251,41 @@ def _id(id: str) -> dict[str, str]:
 
 NO_ID_PREFIX: Final = "noid_"
 """Begins the id of a call without an id from Google."""
-_FINISHES: Final[dict[str, FinishReason]] = {
+_FILTERED: Final = (
+    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
+    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+)
+_FINISHES: Final[Mapping[str, msg.FinishReason]] = {
     "MAX_TOKENS": "output_limit",
-    **dict.fromkeys(
-        (
-            *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
-            *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
-        ),
-        "content_filter",
-    ),
+    **dict.fromkeys(_FILTERED, "content_filter"),
 }
 """Other reasons are `stop`, or `tool_calls` if there are calls."""
-_MALFORMED_REASONS: Final = frozenset(
-    ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE")
-)
+_MALFORMED: Final = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE")
 """The model made a mistake. Its valid calls run; if there are none, the request is retried."""
-_UNSPECIFIED: Final = frozenset(
-    ("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
-)
+_UNSPECIFIED: Final = ("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 _TEXT: Final = "text"
 """The one text that grows at a time, for the joiner."""
 _ASIDES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 _KNOWN_FIELDS: Final = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
 
 
-class GoogleReader(ResponseReader):
+class GoogleReader(dialect.ResponseReader):
     """Reads one response. The terminal frame has a finish reason, or reports a blocked prompt."""
 
     growing_fields = frozenset(("text", "stringValue"))
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
+    def __init__(self, endpoint: dialect.Endpoint, model: str) -> None:
         super().__init__(endpoint, model)
         self._frame = b""
         self._response_id: str | None = None
-        self._parts: list[Part] = []
+        self._parts: list[msg.Part] = []
         self._words: list[str] = []
         self._thinking = False
         """True if `_words` are thoughts."""
         self._call: GoogleCall | None = None
-        self._seed = ""
-        """Seed of the ids of calls without an id."""
         self._asides: dict[str, Any] = {}
         self._raw: dict[str, Any] = {}
-        self._usage = Usage()
+        self._usage = msg.Usage()
         self._reason = ""
         self._said = False
         """True if any content came."""
@@ -357,7 +301,7 @@ class GoogleReader(ResponseReader):
         """
         return bool(self._reason) and self._said
 
-    def feed(self, frame: Frame) -> list[StreamEvent]:
+    def feed(self, frame: dialect.Frame) -> list[msg.StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         self._frame = data = frame.data
         self._room -= len(data)
@@ -368,12 +312,12 @@ class GoogleReader(ResponseReader):
             raise classify_stream_error(self._joiner.repair(body))
         if _KNOWN_FIELDS.isdisjoint(body):
             return self._ignore()
-        events: list[StreamEvent] = []
+        events: list[msg.StreamEvent] = []
         self._model = as_text(body.get("modelVersion")) or self._model
         self._response_id = as_text(body.get("responseId")) or self._response_id
         if not self._started:
             self._started = True
-            events.append(StreamStart(self._model))
+            events.append(msg.StreamStart(self._model))
         for candidate in as_list(body.get("candidates")):
             self._read_candidate(as_dict(candidate), events)
         feedback = as_dict(body.get("promptFeedback"))
@@ -382,51 +326,44 @@ class GoogleReader(ResponseReader):
             self._why = clip_text(as_text(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
         if self._why and not self._refusal and _FINISHES.get(self._reason) == "content_filter":
             self._refusal = self._why
-            events.append(TextChunk(self._why))
+            events.append(msg.TextChunk(self._why))
         if counts := as_dict(body.get("usageMetadata")):
             # Counters are totals; a frame may leave some out.
             self._raw |= {name: value for name, value in counts.items() if value is not None}
             if (usage := _usage(self._raw)) != self._usage:
                 self._usage = usage
-                events.append(StreamUsage(usage))
+                events.append(msg.StreamUsage(usage))
         return events
 
-    def read_body(self, body: bytes) -> ModelReply:
+    def read_body(self, body: bytes) -> msg.ModelReply:
         """Return the reply in a body that is not a stream: one object, or all frames in an array."""
         for frame in ArraySplitter().feed(body):
             self.feed(frame)
         return self.finish()
 
-    def finish(self) -> ModelReply:
+    def finish(self) -> msg.ModelReply:
         """Return the whole reply. Raises `StreamCut` if no finish reason or block was reported."""
         if not self._reason:
             raise StreamCut(self._name)
         self._end_text([])
-        called = any(type(part) is ToolCall for part in self._parts)
-        if self._reason in _MALFORMED_REASONS and not called:
+        finish = _FINISHES.get(self._reason) or dialect.default_finish(self._parts)
+        if self._reason in _MALFORMED and finish != "tool_calls":
             words = clip_text(f"the model failed to make a call: {self._reason}: {self._why}".removesuffix(": "), 990)
             raise ModelError(words, kind="server_error", retryable=True)
         if self._reason == "MISSING_THOUGHT_SIGNATURE":
             raise ModelError(clip_text(self._why or "a thought signature is missing", 990), kind="bad_request")
-        finish = _FINISHES.get(self._reason) or ("tool_calls" if called else "stop")
         parts = self._parts.copy()
         if self._refusal:
-            parts.append(Refusal(self._refusal))
+            parts.append(msg.Refusal(self._refusal))
         if self._asides:
             parts.append(self._opaque({"aside": self._joiner.repair(self._asides)}))
         if not parts and finish == "output_limit" and self._usage.reasoning:
             # The model used up the limit with hidden thoughts, which is not the same as an empty reply.
-            parts.append(Reasoning(""))
-        return ModelReply(
-            tuple(parts),
-            finish,
-            self._usage,
-            self._model,
-            raw_usage=self._raw or None,
-            response_id=self._response_id,
-        )
+            parts.append(msg.Reasoning(""))
+        raw = self._raw or None
+        return msg.ModelReply(tuple(parts), finish, self._usage, self._model, raw, response_id=self._response_id)
 
-    def _read_candidate(self, candidate: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_candidate(self, candidate: dict[str, Any], events: list[msg.StreamEvent]) -> None:
         if (candidate.get("index") or 0) != 0:
             self.ignored += 1
             return
@@ -452,33 +389,34 @@ class GoogleReader(ResponseReader):
         if self._reason:
             self._flush(events)
 
-    def _add_text(self, text: str, signature: str, events: list[StreamEvent], *, thought: bool) -> None:
+    def _add_text(self, text: str, signature: str, events: list[msg.StreamEvent], *, thought: bool) -> None:
         if thought is not self._thinking or signature:
             self._end_text(events)
         self._thinking = thought
         if self._joiner.active:
             text = self._joiner.join(_TEXT, text) + (self._joiner.flush(_TEXT) if signature else "")
         if text:
-            events.append(ReasoningChunk(text) if thought else TextChunk(text))
+            events.append(msg.ReasoningChunk(text) if thought else msg.TextChunk(text))
         if not signature:
             if text:
                 self._words.append(text)
         elif thought:
-            self._parts.append(Reasoning(text, {"thoughtSignature": signature}, self._route))
+            self._parts.append(msg.Reasoning(text, {"thoughtSignature": signature}, self._route))
         elif text:
             # Signed text is never joined with unsigned text.
-            self._parts += (Text(text), self._opaque({"thoughtSignature": signature, "of": "text"}))
+            self._parts += (msg.Text(text), self._opaque({"thoughtSignature": signature, "of": "text"}))
         else:
             self._parts.append(self._opaque({"part": {"text": "", "thoughtSignature": signature}}))
 
-    def _read_call(self, call: dict[str, Any], signature: str, events: list[StreamEvent]) -> None:
+    def _read_call(self, call: dict[str, Any], signature: str, events: list[msg.StreamEvent]) -> None:
         name = as_text(call.get("name"))
         if name:
             if self._call is not None:
                 self._end_call(events)
             self._end_text(events)
-            self._call = GoogleCall(self._call_id(call), name, self._joiner.repair)
-            events.append(CallStart(self._call.id, name))
+            id = self._unique_id(as_text(call.get("id")), self._make_seed, len(self._ids), NO_ID_PREFIX)
+            self._call = GoogleCall(id, name, self._joiner.repair)
+            events.append(msg.CallStart(self._call.id, name))
         elif self._call is None:
             self.ignored += 1
             return
@@ -486,7 +424,7 @@ class GoogleReader(ResponseReader):
         if call.get("willContinue") is not True:
             self._end_call(events)
 
-    def _end_call(self, events: list[StreamEvent], *, whole: bool = True) -> None:
+    def _end_call(self, events: list[msg.StreamEvent], *, whole: bool = True) -> None:
         """End the open call. A call that is not `whole` is malformed, so that it does not run."""
         if self._call is None:
             return
@@ -494,53 +432,43 @@ class GoogleReader(ResponseReader):
         self._call = None
         self._parts.append(call)
         text = call.malformed if call.arguments is None else encode_json(call.arguments).decode()
-        events += (CallChunk(call.id, text or ""), CallEnd(call))
+        events += (msg.CallChunk(call.id, text or ""), msg.CallEnd(call))
 
-    def _call_id(self, call: dict[str, Any]) -> str:
-        """The id of a call. A missing or repeated one is derived from all content of the reply so far."""
-        id = as_text(call.get("id"))
-        if not id or id in self._ids:
-            if not self._seed:
-                frame = self._frame.decode("utf-8", "replace")
-                self._seed = f"{self._response_id} {self._raw} {self._parts} {frame}"
-            id = NO_ID_PREFIX + derive_call_id(self._seed, str(len(self._ids)))
-        self._ids.add(id)
-        return id
+    def _make_seed(self) -> str:
+        return f"{self._response_id} {self._raw} {self._parts} {self._frame.decode('utf-8', 'replace')}"
 
-    def _opaque(self, replay: dict[str, Any]) -> Reasoning:
-        return Reasoning("", replay, self._route)
+    def _opaque(self, replay: dict[str, Any]) -> msg.Reasoning:
+        return msg.Reasoning("", replay, self._route)
 
-    def _flush(self, events: list[StreamEvent]) -> None:
+    def _flush(self, events: list[msg.StreamEvent]) -> None:
         """Show half a character that was held back."""
         if rest := self._joiner.flush(_TEXT):
             self._words.append(rest)
-            events.append(ReasoningChunk(rest) if self._thinking else TextChunk(rest))
+            events.append(msg.ReasoningChunk(rest) if self._thinking else msg.TextChunk(rest))
 
-    def _end_text(self, events: list[StreamEvent]) -> None:
+    def _end_text(self, events: list[msg.StreamEvent]) -> None:
         """Make a part of the text so far."""
         self._flush(events)
         if self._words:
             words = "".join(self._words)
-            self._parts.append(Reasoning(words) if self._thinking else Text(words))
+            self._parts.append(msg.Reasoning(words) if self._thinking else msg.Text(words))
             self._words = []
 
 
-def _usage(counts: dict[str, Any]) -> Usage:
-    cached = _count(counts.get("cachedContentTokenCount"))
-    thoughts = _count(counts.get("thoughtsTokenCount"))
-    return Usage(
-        input=max(_count(counts.get("promptTokenCount")) - cached, 0) + _count(counts.get("toolUsePromptTokenCount")),
-        output=_count(counts.get("candidatesTokenCount")) + thoughts,
-        cache_read=cached,
-        reasoning=thoughts,
-    )
+_COUNTED: Final = ("prompt", "cachedContent", "toolUsePrompt", "candidates", "thoughts")
+_COUNTS: Final = tuple(f"{name}TokenCount" for name in _COUNTED)
+
+
+def _usage(counts: dict[str, Any]) -> msg.Usage:
+    prompt, cached, tools, said, thoughts = [_count(counts.get(name)) for name in _COUNTS]
+    return msg.Usage(max(prompt - cached, 0) + tools, said + thoughts, cached, reasoning=thoughts)
 
 
 def _count(value: Any) -> int:  # any JSON value
     """Read a count. Large ones may come as text."""
-    if value is None:
-        return 0
-    return token_count(int(value[:30]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)
+    if type(value) is str and value.isascii() and value.isdecimal():
+        value = int(value[:30])
+    return 0 if value is None else token_count(value)
 
 
 # ---- tool calls ----
@@ -566,13 +494,13 @@ class GoogleCall:
 
     def add(self, call: dict[str, Any], signature: str) -> None:
         self._signature = signature or self._signature
-        arguments, malformed = arguments_from_value(self._clean(call.get("args")))
+        arguments, malformed = values.arguments_from_value(self._clean(call.get("args")))
         self._arguments |= arguments or {}
         self._malformed = malformed or self._malformed
         for piece in as_list(call.get("partialArgs")):
             self._piece(as_dict(piece))
 
-    def build(self, route: str, *, whole: bool) -> ToolCall:
+    def build(self, route: str, *, whole: bool) -> msg.ToolCall:
         self._flush()
         self._arguments = self._clean(self._arguments)
         replay = {"thoughtSignature": self._signature} if self._signature else None
@@ -580,7 +508,7 @@ class GoogleCall:
         if malformed is None and not whole:
             malformed = encode_json(self._arguments).decode()
         arguments = self._arguments if malformed is None else None
-        return ToolCall(self.id, self._name, arguments, malformed, replay, route)
+        return msg.ToolCall(self.id, self._name, arguments, malformed, replay, route)
 
     def _piece(self, piece: dict[str, Any]) -> None:
         path = as_text(piece.get("jsonPath"))
@@ -651,4 +579,4 @@ def _append_text(before: Any, value: Any) -> Any:  # any JSON value
     return before + value if isinstance(before, str) and isinstance(value, str) else value
 
 
-DIALECT: Final = Dialect("google", encode_request, GoogleReader, FLAGS, streams_json_arrays=True)
+DIALECT: Final = dialect.Dialect("google", encode_request, GoogleReader, FLAGS, streams_json_arrays=True)

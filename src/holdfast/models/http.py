@@ -11,62 +11,29 @@ import asyncio
 import random
 import re
 import time
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast import __version__
+from holdfast import messages as msg
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.eventloop import PerLoop
-from holdfast.messages import (
-    AssistantMessage,
-    CallStart,
-    ModelReply,
-    ReasoningChunk,
-    StreamEnd,
-    StreamNote,
-    StreamReset,
-    StreamStart,
-    StreamUsage,
-    TextChunk,
-    Usage,
-    part_events,
-    total_usage,
-)
+from holdfast.models import credentials
+from holdfast.models import retry as retries
 from holdfast.models.contract import ModelParameters, flatten_batches, respond
-from holdfast.models.credentials import (
-    Credentials,
-    call_host_function,
-    redact_body,
-    redact_error,
-    redact_text,
-    set_message,
-)
 from holdfast.models.dialect import NO_STREAM, IdentityCache
 from holdfast.models.endpoints import check_headers
 from holdfast.models.errors import classify_error
 from holdfast.models.json_values import clip_text
 from holdfast.models.limits import CallGate, CallLimits, shared_gate
-from holdfast.models.retry import (
-    Retry,
-    attach_attempts,
-    delay_from_headers,
-    explain_refused_delay,
-    is_retryable,
-    make_attempt,
-    request_id_from,
-    retry_advice,
-    retry_delay,
-)
 from holdfast.models.sse import ArraySplitter, SseDecoder
 from holdfast.models.transport import Timeouts, shared_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from holdfast.messages import Attempt, ModelRequest, Part, StreamEvent
-    from holdfast.models.credentials import ApiKey, TokenProvider
     from holdfast.models.dialect import Dialect, Endpoint, Frame, ResponseReader, WireRequest
     from holdfast.models.transport import HttpResponse, Transport
 
@@ -77,7 +44,6 @@ MAX_ERROR: Final = 64 * 1024
 """Part of the body of an error response that is read, in bytes."""
 MAX_PAUSES: Final = 32
 """Most continuations of a reply that the provider paused."""
-_NO_USAGE: Final = Usage()
 
 
 class HttpModel:
@@ -89,9 +55,9 @@ class HttpModel:
         model: str,
         dialect: Dialect,
         *,
-        api_key: ApiKey | None = None,
+        api_key: credentials.ApiKey | None = None,
         transport: Transport | None = None,
-        retry: Retry = Retry(),  # noqa: B008  frozen
+        retry: retries.Retry = retries.Retry(),  # noqa: B008  frozen
         limits: CallLimits | CallGate = CallLimits(),  # noqa: B008
         timeouts: Timeouts = Timeouts(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
@@ -99,7 +65,7 @@ class HttpModel:
         chance: Callable[[], float] = random.random,
         unsupported: Iterable[str] | None = None,
         efforts: Iterable[str] | None = None,
-        token_provider: TokenProvider | None = None,
+        token_provider: credentials.TokenProvider | None = None,
         headers: Callable[[], object] | None = None,
     ) -> None:
         if not endpoint.base_url.startswith(("http://", "https://")):
@@ -111,7 +77,7 @@ class HttpModel:
         self.retry = retry
         self.timeouts = timeouts
         self.transport: Transport = shared_transport() if transport is None else transport
-        self._credentials = Credentials(endpoint, api_key, token_provider)
+        self._credentials = credentials.Credentials(endpoint, api_key, token_provider)
         self._make_headers = headers
         self._adjust_settings = IdentityCache(ModelParameters(endpoint, model, unsupported, efforts).adjust)
         self._gates = PerLoop(lambda: limits if isinstance(limits, CallGate) else shared_gate(endpoint, limits))
@@ -135,24 +101,24 @@ class HttpModel:
         """Replies come from JSON, so they survive encoding and decoding."""
         return type(self) is HttpModel
 
-    async def respond(self, request: ModelRequest) -> ModelReply:
+    async def respond(self, request: msg.ModelRequest) -> msg.ModelReply:
         return await respond(self, request)
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
+    def stream(self, request: msg.ModelRequest) -> AsyncGenerator[msg.StreamEvent, None]:
         """Stream the reply, over as many attempts as it takes."""
         return flatten_batches(self.batches(request))
 
-    async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
+    async def batches(self, request: msg.ModelRequest) -> AsyncGenerator[Sequence[msg.StreamEvent], None]:
         """Stream the reply in batches: all events of one piece of the body at once."""
         settings, notes = self._adjust_settings(request.settings)
         if notes:
             request = msgspec.structs.replace(request, settings=settings)
         wire = self.dialect.encode_request(self.endpoint, self.model, request)
         if changes := notes + wire.notes:
-            yield [StreamNote("settings_changed", "; ".join(changes))]
+            yield [msg.StreamNote("settings_changed", "; ".join(changes))]
         if wire.dropped:
             left_out = f"{wire.dropped} parts that another model or address made are left out"
-            yield [StreamNote("replay_dropped", left_out)]
+            yield [msg.StreamNote("replay_dropped", left_out)]
         call = _CallState(self.name, self._clock(), request.ledger)
         while True:
             attempt = _Attempt(self._clock())
@@ -174,19 +140,18 @@ class HttpModel:
             if attempt.failure is not None:
                 delay = self._record_failure(call, attempt, attempt.failure)
                 if delay is None:
-                    raise attach_attempts(attempt.failure, call.attempts)
+                    raise retries.attach_attempts(attempt.failure, call.attempts)
                 yield call.retry_events(attempt.failure, delay)
                 await self._sleep(delay)
                 continue
-            whole: list[StreamEvent] = []
-            if attempt.reply is not None and attempt.body is not None and attempt.body.is_whole:
-                reply = attempt.reply
-                shown = part_events(reply.parts, chunks=False)
-                whole = [StreamStart(reply.model or self.name), *shown, StreamUsage(reply.usage)]
+            whole: list[msg.StreamEvent] = []
+            if attempt.body is not None and attempt.body.is_whole and (reply := attempt.reply) is not None:
+                shown = msg.part_events(reply.parts, chunks=False)
+                whole = [msg.StreamStart(reply.model or self.name), *shown, msg.StreamUsage(reply.usage)]
                 whole = call.observe(whole, attempt)
             paused, reply = call.record_reply(attempt, self._clock())
             if not paused:
-                yield [*whole, StreamEnd(reply)]
+                yield [*whole, msg.StreamEnd(reply)]
                 return
             if whole:
                 yield whole
@@ -195,14 +160,15 @@ class HttpModel:
     async def _send(self, wire: WireRequest, call: _CallState, attempt: _Attempt) -> BodyReader:
         """Send the request; returns the body with the reply."""
         timeouts = self.timeouts
+        limit = timeouts.connect
         if timeouts.total is not None:
             left = call.begun + timeouts.total - self._clock()
             if left <= 0:
                 raise ModelError(f"the call of {self.name} took longer than it may take", kind="timeout")
             timeouts = msgspec.structs.replace(timeouts, total=left)
-        limit = timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
-        credentials = self._credentials
-        attempt.key = await credentials.key(limit) if credentials.is_dynamic else credentials.static_key()
+            limit = min(limit, left)
+        found = self._credentials
+        attempt.key = await found.key(limit) if found.is_dynamic else found.static_key()
         if self._make_headers is not None:
             attempt.headers = await self._dynamic_headers(self._make_headers, limit)
         gate = self._gates.here()
@@ -219,7 +185,7 @@ class HttpModel:
         try:
             response = await self.transport.open(
                 url,
-                {**self._headers, **attempt.headers, **wire.headers, **credentials.header(attempt.key)},
+                {**self._headers, **attempt.headers, **wire.headers, **found.header(attempt.key)},
                 wire.body,
                 timeouts,
             )
@@ -229,17 +195,14 @@ class HttpModel:
         attempt.url = url.partition("?")[0]  # a query may hold secrets
         if not 200 <= response.status < 300:
             raise await self._error_response(response, attempt)
-        content_type = response.headers.get("content-type", "").lower()
-        if "html" in content_type:
+        if "html" in response.headers.get("content-type", "").lower():
             raise _web_page(await _read_error_body(response, self.timeouts.rest))
         reader = self.dialect.reader(self.endpoint, self.model)
-        arrays = self.dialect.streams_json_arrays
-        is_whole = "json" in content_type and not arrays
-        return BodyReader(reader, response, self.timeouts.rest, arrays=arrays, is_whole=is_whole)
+        return BodyReader(reader, response, self.timeouts.rest, arrays=self.dialect.streams_json_arrays)
 
     async def _error_response(self, response: HttpResponse, attempt: _Attempt) -> ModelError:
         body = await _read_error_body(response, self.timeouts.rest)
-        body = redact_body(body, attempt.key, *attempt.headers.values())
+        body = credentials.redact_body(body, attempt.key, *attempt.headers.values())
         is_page = _is_web_page(response.headers, body)
         if is_page:
             body = f"the answer is {_describe_page(body)}".encode()
@@ -251,17 +214,15 @@ class HttpModel:
             error = ModelError(message, kind="redirect", status=error.status, request_id=error.request_id)
         elif is_page and response.status < 500 and error.kind in {"bad_request", "not_found"}:
             error.kind, error.retryable = "web_page", False
-        if error.status is None:
-            error.status = response.status
         if error.retry_after is None:
-            error.retry_after = delay_from_headers(response.headers, time.time())
+            error.retry_after = retries.delay_from_headers(response.headers, time.time())
         return error
 
     def _record_failure(self, call: _CallState, attempt: _Attempt, error: ModelError) -> float | None:
         """Enter a failure into the ledger; returns the delay before the next attempt, or None to give up."""
         now = self._clock()
-        redact_error(error, attempt.key, *attempt.headers.values())
-        set_message(error, _with_advice(error, attempt.url, self.name))
+        credentials.redact_error(error, attempt.key, *attempt.headers.values())
+        credentials.set_message(error, _with_advice(error, attempt.url, self.name))
         if error.request_id is None:
             error.request_id = attempt.request_id
         call.record(attempt, now, error, usage=error.usage or attempt.usage)
@@ -269,8 +230,8 @@ class HttpModel:
         if call.failing_since is None:
             call.failing_since = now
         elapsed = now - call.failing_since
-        advice = None if attempt.response is None else retry_advice(attempt.response.headers)
-        delay = retry_delay(
+        advice = None if attempt.response is None else retries.retry_advice(attempt.response.headers)
+        delay = retries.retry_delay(
             self.retry, error, failures=call.failures, elapsed=elapsed, chance=self._chance(), advice=advice
         )
         total = self.timeouts.total
@@ -282,25 +243,25 @@ class HttpModel:
         if error.status == 401 and self._credentials.is_dynamic and not call.renewed_key:
             call.renewed_key = True  # the key may have expired: ask the function for another one, once
             return 0.0
-        if is_retryable(error, advice):
-            why = explain_refused_delay(self.retry, error, elapsed=elapsed, left=left)
-            set_message(error, f"{error.message} ({why})" if why else error.message)
+        if retries.is_retryable(error, advice):
+            why = retries.explain_refused_delay(self.retry, error, elapsed=elapsed, left=left)
+            credentials.set_message(error, f"{error.message} ({why})" if why else error.message)
         return None
 
-    def _encode_continuation(self, request: ModelRequest, call: _CallState) -> WireRequest:
+    def _encode_continuation(self, request: msg.ModelRequest, call: _CallState) -> WireRequest:
         """Send a paused reply back, so that the provider continues it."""
         call.pauses += 1
         if call.pauses > MAX_PAUSES:
             message = f"{self.name} paused {call.pauses:,} times in one reply; the limit is {MAX_PAUSES:,}"
-            raise attach_attempts(ModelError(message, kind="paused"), call.attempts)
-        said = AssistantMessage(f"pause.{call.pauses}", call.parts)
+            raise retries.attach_attempts(ModelError(message, kind="paused"), call.attempts)
+        said = msg.AssistantMessage(f"pause.{call.pauses}", call.parts)
         # The conversation's encoded messages have no place for half a reply.
         request = msgspec.structs.replace(request, messages=(*request.messages, said), wire=None)
         return self.dialect.encode_request(self.endpoint, self.model, request)
 
     async def _dynamic_headers(self, make_headers: Callable[[], object], limit: float) -> dict[str, str]:
         what = f"the headers for {self.endpoint.provider}"
-        given: Any = await call_host_function(make_headers, what, limit, kind="headers")
+        given: Any = await credentials.call_host_function(make_headers, what, limit, kind="headers")
         try:
             return check_headers(given)
         except InvalidArgument as error:
@@ -308,22 +269,21 @@ class HttpModel:
         raise ModelError(f"the function that gives {what} failed: {failed}", kind="headers")
 
 
+@dataclass(repr=False, eq=False)  # a repr would show the key
 class _Attempt:
-    key = ""
-    url = ""
+    begun: float
+    key: str = ""
+    url: str = ""
     """Address of the request, without the query."""
-    headers: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers from the host's function."""
     gate: CallGate | None = None
     """Set while the attempt holds a slot, from its sending on."""
     response: HttpResponse | None = None
     body: BodyReader | None = None
-    usage: Usage | None = None
-    reply: ModelReply | None = None
+    usage: msg.Usage | None = None
+    reply: msg.ModelReply | None = None
     failure: ModelError | None = None
-
-    def __init__(self, begun: float) -> None:
-        self.begun = begun
 
     def close(self) -> None:
         """Release the connection and the slot in the gate."""
@@ -334,56 +294,55 @@ class _Attempt:
 
     @property
     def request_id(self) -> str | None:
-        found = None if self.response is None else request_id_from(self.response.headers)
-        return None if found is None else redact_text(found, self.key)
+        found = None if self.response is None else retries.request_id_from(self.response.headers)
+        return None if found is None else credentials.redact_text(found, self.key)
 
 
+@dataclass(repr=False, eq=False)
 class _CallState:
     """One call, over all its attempts."""
 
-    failures = 0
+    model: str
+    begun: float
+    ledger: list[msg.Attempt] | None
+    """The caller's list of attempts, which is filled even if there is no reply."""
+    attempts: list[msg.Attempt] = field(default_factory=list)
+    failures: int = 0
     """Failed attempts in a row."""
     failing_since: float | None = None
-    renewed_key = False
+    renewed_key: bool = False
     """True if the key was renewed after a 401."""
-    pauses = 0
-    parts: tuple[Part, ...] = ()
+    pauses: int = 0
+    parts: tuple[msg.Part, ...] = ()
     """Parts of the reply before the provider paused."""
-    usage = _NO_USAGE
+    usage: msg.Usage = field(default_factory=msg.Usage)
     """Usage before the provider paused."""
-    shown = False
+    shown: bool = False
     """True if observers have seen anything of the reply."""
 
-    def __init__(self, model: str, begun: float, ledger: list[Attempt] | None) -> None:
-        self.model = model
-        self.begun = begun
-        self.attempts: list[Attempt] = []
-        self.ledger = ledger
-        """The caller's list of attempts, which is filled even if there is no reply."""
-
-    def observe(self, events: list[StreamEvent], attempt: _Attempt) -> list[StreamEvent]:
+    def observe(self, events: list[msg.StreamEvent], attempt: _Attempt) -> list[msg.StreamEvent]:
         """Take note of events, and return those that observers see."""
         for event in events:
-            if type(event) is StreamUsage:
+            if type(event) is msg.StreamUsage:
                 attempt.usage = event.usage
-            if type(event) is not StreamStart:
+            if type(event) is not msg.StreamStart:
                 self.shown = True
         if self.parts:
             # The reply continues after a pause: it starts only once, and its usage includes that before the pause.
             events = [
-                StreamUsage(self.usage + event.usage) if type(event) is StreamUsage else event
+                msg.StreamUsage(self.usage + event.usage) if type(event) is msg.StreamUsage else event
                 for event in events
-                if type(event) is not StreamStart
+                if type(event) is not msg.StreamStart
             ]
         return events
 
-    def retry_events(self, error: ModelError, delay: float) -> list[StreamEvent]:
+    def retry_events(self, error: ModelError, delay: float) -> list[msg.StreamEvent]:
         """Return the events between two attempts: observers drop the failed one, but keep the text before a pause."""
         why = clip_text(f"{error.kind}: {error.message}", 300)
-        note = StreamNote("retry", f"try {self.failures + 1} in {delay:.1f} s after {why}")
-        events: list[StreamEvent] = [note]
+        note = msg.StreamNote("retry", f"try {self.failures + 1} in {delay:.1f} s after {why}")
+        events: list[msg.StreamEvent] = [note]
         if self.shown:
-            events = [StreamReset(why), note, *part_events(self.parts)]
+            events = [msg.StreamReset(why), note, *msg.part_events(self.parts)]
         self.shown = bool(self.parts)
         return events
 
@@ -393,28 +352,20 @@ class _CallState:
         now: float,
         error: ModelError | None = None,
         *,
-        usage: Usage | None,
+        usage: msg.Usage | None,
         outcome: str = "completed",
     ) -> None:
-        entry = make_attempt(
-            self.model,
-            error,
-            seconds=now - attempt.begun,
-            status=None if attempt.response is None else attempt.response.status,
-            request_id=attempt.request_id,
-            usage=usage,
-            outcome=outcome,
-        )
+        status = None if attempt.response is None else attempt.response.status
+        entry = retries.make_attempt(self.model, error, now - attempt.begun, status, attempt.request_id, usage, outcome)
         if attempt.reply is not None and attempt.body is not None:
             reader = attempt.body.reader
             ignored = 0 if attempt.body.is_whole else reader.ignored
-            if ignored or reader.passes:
-                entry = msgspec.structs.replace(entry, ignored=ignored, passes=reader.passes)
+            entry = msgspec.structs.replace(entry, ignored=ignored, passes=reader.passes)
         self.attempts.append(entry)
         if self.ledger is not None:
             self.ledger.append(entry)
 
-    def record_reply(self, attempt: _Attempt, now: float) -> tuple[bool, ModelReply]:
+    def record_reply(self, attempt: _Attempt, now: float) -> tuple[bool, msg.ModelReply]:
         """Enter a successful attempt into the ledger.
 
         Returns True if the provider paused, and the reply; a whole reply has the attempts.
@@ -433,8 +384,8 @@ class _CallState:
         provider = self.model.partition(":")[0]
         return paused, msgspec.structs.replace(
             reply,
-            parts=self.parts + reply.parts if self.parts else reply.parts,
-            usage=total_usage(self.attempts) if len(self.attempts) > 1 else reply.usage,
+            parts=self.parts + reply.parts,
+            usage=msg.total_usage(self.attempts) if len(self.attempts) > 1 else reply.usage,
             model=f"{provider}:{reply.model}" if reply.model else self.model,
             attempts=tuple(self.attempts),
         )
@@ -459,7 +410,7 @@ def _with_advice(error: ModelError, url: str, model: str) -> str:
 _BOM: Final = b"\xef\xbb\xbf"
 _HEAD: Final = 64
 """A body that begins with so many blanks is neither events nor JSON nor a page."""
-_CONTENT_EVENTS: Final = frozenset((TextChunk, ReasoningChunk, CallStart))
+_CONTENT_EVENTS: Final = frozenset((msg.TextChunk, msg.ReasoningChunk, msg.CallStart))
 _TRANSPORT_KINDS: Final = frozenset({"network", "timeout"})
 _SSE_BEGINNINGS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 _PAGE: Final = re.compile(r"<(?:!doctype\s+html|html)\b.*?(?:</html\s*>|\Z)", re.IGNORECASE | re.DOTALL)
@@ -476,22 +427,15 @@ class BodyReader:
     each element of an array is a frame (`arrays`), and is parsed at its end otherwise.
     """
 
-    __slots__ = (
-        *("_arrays", "_chunks", "_decoder", "_failure", "_head", "_patience", "_patient_until", "_pieces"),
-        *("_received", "_went_on", "is_whole", "open", "reader"),
-    )
-
-    def __init__(
-        self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool, is_whole: bool
-    ) -> None:
+    def __init__(self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool) -> None:
         self.reader = reader
         self.open = True
         self._arrays = arrays
-        self.is_whole = is_whole
+        self.is_whole = "json" in response.headers.get("content-type", "").lower() and not arrays
         """True if the body is JSON that can only be parsed at its end."""
         self._pieces: list[bytes] = []
         """The body so far, if it is parsed at its end."""
-        self._head: bytes | None = None if is_whole else b""
+        self._head: bytes | None = None if self.is_whole else b""
         """The first bytes, until the format is known; None afterwards."""
         self._chunks = response.chunks()
         self._patience = patience
@@ -503,9 +447,9 @@ class BodyReader:
         self._received = 0
         self._failure: ModelError | None = None
 
-    async def read_events(self) -> list[StreamEvent]:
+    async def read_events(self) -> list[msg.StreamEvent]:
         """Read the next piece of the body, and return its events."""
-        events: list[StreamEvent] = []
+        events: list[msg.StreamEvent] = []
         try:
             if self._patient_until is None and not self.reader.complete:
                 chunk = await self._next_chunk()
@@ -531,7 +475,7 @@ class BodyReader:
             self.open = False
         return events
 
-    def reply(self) -> ModelReply:
+    def reply(self) -> msg.ModelReply:
         """Return the whole reply, or raise the reason why it is missing."""
         failure = self._failure
         if failure is not None and (self.is_whole or failure.kind not in _TRANSPORT_KINDS):
@@ -551,7 +495,7 @@ class BodyReader:
             if failure is None:
                 raise
             if failure.kind == "network":
-                set_message(cut, f"{cut.message}: {failure.message}")
+                credentials.set_message(cut, f"{cut.message}: {failure.message}")
                 raise
         raise failure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -45,12 +45,9 @@ def token_count(value: Any) -> int:  # any JSON value
 
     An impossible count raises `ModelError`: it would use up every budget, or refund some.
     """
-    if type(value) is int:  # as nearly always
-        if 0 <= value <= MAX_TOKEN_COUNT:
-            return value
-    elif value is None or isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    elif math.isfinite(value) and 0 <= value <= MAX_TOKEN_COUNT:
+    if 0 <= value <= MAX_TOKEN_COUNT:
         return int(value)
     words = clip_text(to_json(value) or value, 40)
     raise ModelError(f"the provider counted {words} tokens, which can't be true", kind="bad_usage")
@@ -110,39 +107,36 @@ def parse_json(data: bytes) -> Any:  # any JSON value
 def _parse_leniently(data: bytes) -> Any:  # any JSON value
     """Parse JSON with lone surrogates in it. Slow: for data that the strict parser has refused."""
     try:
-        return json.loads(data.decode("utf-8-sig", "replace"), parse_constant=_refuse_number, parse_float=_parse_float)
+        text = data.decode("utf-8-sig", "replace")
+        return json.loads(text, parse_constant=_parse_float, parse_float=_parse_float)
     except JSON_ERRORS as error:
         raise bad_frame(f"what came is no JSON: {clip_text(error, 200)}") from None
 
 
-def _refuse_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
 def _parse_float(text: str) -> float:
     number = float(text)
-    return number if math.isfinite(number) else _refuse_number(text)
+    if math.isfinite(number):
+        return number
+    raise ValueError(f"{text} is no number")
 
 
 def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:  # any JSON value
     """Replace lone surrogates in a value by U+FFFD, except in the texts of `growing` fields."""
+
+    def repair(value: Any, name: str = "") -> Any:
+        if isinstance(value, str):
+            return value if name in growing else _join_surrogates(value)
+        if isinstance(value, list):
+            return [repair(item) for item in cast("list[Any]", value)]
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            return {_join_surrogates(name): repair(item, name) for name, item in fields.items()}
+        return value
+
     try:
-        return _repair(value, growing)
+        return repair(value)
     except RecursionError:
         raise bad_frame("what came is nested too deeply") from None
-
-
-def _repair(value: Any, growing: frozenset[str]) -> Any:  # any JSON value
-    if isinstance(value, str):
-        return _join_surrogates(value)
-    if isinstance(value, list):
-        return [_repair(item, growing) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {
-            _join_surrogates(name): item if name in growing and isinstance(item, str) else _repair(item, growing)
-            for name, item in cast("dict[str, Any]", value).items()
-        }
-    return value
 
 
 def _join_surrogates(text: str) -> str:

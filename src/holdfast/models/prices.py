@@ -174,14 +174,8 @@ def _known_rates(name: str, length: int, at: datetime | None) -> _Rates | None:
             return price
         return next((tier.price for tier in reversed(price.tiers) if length > tier.start), price.base)
 
-    return _Rates(
-        tier(price.input_mtok),
-        tier(price.output_mtok),
-        tier(price.cache_read_mtok),
-        tier(price.cache_write_mtok),
-        tier(price.output_reasoning_mtok),
-        tier(price.requests_kcount),
-    )
+    given = (price.input_mtok, price.output_mtok, price.cache_read_mtok, price.cache_write_mtok)
+    return _Rates(*[tier(each) for each in (*given, price.output_reasoning_mtok, price.requests_kcount)])
 
 
 class _PriceData:

@@ -22,20 +22,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from holdfast.errors import InvalidArgument, RecordingDiffers, RecordingEnded, RecordingInvalid
+from holdfast.models import redaction, registry
 from holdfast.models.contract import respond
 from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.http import HttpModel
-from holdfast.models.redaction import (
-    QUERY,
-    REDACTED,
-    REQUEST_HEADERS,
-    RESPONSE_HEADERS,
-    RecordingRedactor,
-    parse_container,
-    redact_stream,
-)
-from holdfast.models.registry import load_dialect
-from holdfast.models.registry import model as resolve_model
+from holdfast.models.json_values import as_dict
+from holdfast.models.redaction import REDACTED, RecordingRedactor, parse_container, redact_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -47,7 +39,7 @@ if TYPE_CHECKING:
 
 # ---- the file format ``recording/1`` ----
 
-FORMAT: Final = "recording/1"
+
 APIS: Final = {
     "anthropic": "anthropic.messages",
     "responses": "openai.responses",
@@ -99,28 +91,20 @@ def format_request(url: str, headers: Mapping[str, str], body: bytes, secrets: R
         "method": "POST",
         "host": place.hostname or "",
         "path": secrets.text(place.path),
-        "query": {name: secrets.text(value) for name, value in parse_qsl(place.query) if name in QUERY},
-        "headers": _headers(headers, REQUEST_HEADERS, secrets),
+        "query": {name: secrets.text(value) for name, value in parse_qsl(place.query) if name in redaction.QUERY},
+        "headers": _headers(headers, redaction.REQUEST_HEADERS, secrets),
         **content,
     }
-
-
-def format_response(status: int, headers: Mapping[str, str], body: bytes, secrets: RecordingRedactor) -> dict[str, Any]:
-    """Format a response."""
-    kept = _headers(headers, RESPONSE_HEADERS, secrets)
-    return {"status": status, "headers": kept, **_content(body, kept.get("content-type", ""), secrets)}
 
 
 def format_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Format the whole file."""
     responses = [exchange["response"] for exchange in exchanges]
     features = {f"http_{response['status']}" for response in responses if response["status"] >= 400}
-    if len(exchanges) > 1:
-        features.add("multi_exchange")
-    if any("sse" in response for response in responses):
-        features.add("stream")
+    features |= {"multi_exchange"} if len(exchanges) > 1 else set()
+    features |= {"stream" for response in responses if "sse" in response}
     return {
-        "format": FORMAT,
+        "format": "recording/1",
         "id": f"{endpoint.provider}/{name}",
         "provider": endpoint.provider,
         "kind": "http",
@@ -130,16 +114,6 @@ def format_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[
         "source": {"authenticity": "recorded"},
         "exchanges": exchanges,
     }
-
-
-def redact_exchange(exchange: Mapping[str, Any], secrets: RecordingRedactor) -> dict[str, Any]:
-    """Redact a formatted exchange again, for secrets that were learnt later."""
-    response = dict(exchange["response"])
-    stream = response.pop("sse", None)
-    clean = secrets.json({**exchange, "response": response})
-    if stream is not None:
-        clean["response"]["sse"] = redact_stream(stream, secrets)
-    return clean
 
 
 def _headers(headers: Mapping[str, str], allowed: re.Pattern[str], secrets: RecordingRedactor) -> dict[str, str]:
@@ -171,26 +145,13 @@ def read_recording(path: Path) -> Recording:
         raise RecordingInvalid(path, str(error)) from error
 
 
-def write_recording(path: Path, recording: Mapping[str, Any]) -> None:
-    """Write a recording atomically."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        # Escaped, so that lone surrogates can be written.
-        fresh.write_text(json.dumps(recording, indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise RecordingInvalid(path, f"it can't be written: {error.strerror}") from error
-
-
 def request_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
     """Describe the differences of two formatted requests. Hosts are not compared."""
     was, now = (str(request.get("path", "")).rstrip("/").rpartition("/")[2] for request in (recorded, asked))
     found = [f"the path: {difference}" for difference in json_differences(was, now)]
     found += [f"the query: {each}" for each in json_differences(recorded.get("query", {}), asked["query"])]
     for name in ("body", "body_text", "body_base64"):
-        if name in recorded or name in asked:
-            found += json_differences(recorded.get(name), asked.get(name))
+        found += json_differences(recorded.get(name), asked.get(name))
     return found
 
 
@@ -198,7 +159,7 @@ def json_differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str
     """Describe how two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(asked, dict):
         was, now = cast("dict[str, Any]", recorded), cast("dict[str, Any]", asked)
-        for name in [*was, *(name for name in now if name not in was)]:
+        for name in was | now:
             inner = f"{place}.{name}" if place else name
             if name not in now:
                 yield f"{inner} is missing, it was {_clip(was[name])}"
@@ -269,9 +230,12 @@ class RecordingTransport:
         self._exchanges.append(None)
 
         def ended(read: bytes) -> None:
+            secrets = self._secrets
+            kept = _headers(response.headers, redaction.RESPONSE_HEADERS, secrets)
+            content = _content(read, kept.get("content-type", ""), secrets)
             self._exchanges[place] = {
-                "request": format_request(url, headers, body, self._secrets),
-                "response": format_response(response.status, response.headers, read, self._secrets),
+                "request": format_request(url, headers, body, secrets),
+                "response": {"status": response.status, "headers": kept, **content},
             }
             self._save()
 
@@ -281,11 +245,25 @@ class RecordingTransport:
         while self._redacted_for < self._secrets.known:
             # Earlier exchanges may hold secrets that were learnt later.
             self._redacted_for = self._secrets.known
-            self._exchanges = [
-                None if exchange is None else redact_exchange(exchange, self._secrets) for exchange in self._exchanges
-            ]
+            self._exchanges = [exchange and self._redact_again(exchange) for exchange in self._exchanges]
         exchanges = [exchange for exchange in self._exchanges if exchange is not None]
-        write_recording(self._path, format_recording(self._path.stem, self._endpoint, exchanges))
+        recording = format_recording(self._path.stem, self._endpoint, exchanges)
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            # Escaped, so that lone surrogates can be written.
+            fresh.write_text(json.dumps(recording, indent=1) + "\n", encoding="utf-8")
+            fresh.replace(self._path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise RecordingInvalid(self._path, f"it can't be written: {error.strerror}") from error
+
+    def _redact_again(self, exchange: dict[str, Any]) -> dict[str, Any]:
+        response = dict(exchange["response"])
+        stream = response.pop("sse", None)
+        clean = self._secrets.json({**exchange, "response": response})
+        if stream is not None:
+            clean["response"]["sse"] = redact_stream(stream, self._secrets)
+        return clean
 
 
 class _RecordingResponse:
@@ -353,10 +331,9 @@ class ReplayingTransport:
 class _ReplayedResponse:
     def __init__(self, recorded: RecordedResponse) -> None:
         self.status = recorded.status
-        connection = {"transfer-encoding", "content-length", "content-encoding"}  # they describe the recorded one
-        self.headers = {
-            name.lower(): value for name, value in recorded.headers.items() if name.lower() not in connection
-        }
+        self.headers = {name.lower(): value for name, value in recorded.headers.items()}
+        for name in ("transfer-encoding", "content-length", "content-encoding"):  # they describe the recorded one
+            self.headers.pop(name, None)
         self._body = recorded.body_base64
         if recorded.sse is not None:
             self.headers.setdefault("content-type", "text/event-stream")
@@ -442,7 +419,7 @@ class RecordedModel:
 
 
 def _http_model(model: Model | str) -> HttpModel:
-    found = resolve_model(model)
+    found = registry.model(model)
     if not isinstance(found, HttpModel):
         raise InvalidArgument("model", found, "a model that is reached over HTTP")
     return found
@@ -461,7 +438,7 @@ def _recorded_model(path: Path, recording: Recording) -> HttpModel:
         dialect = "google"
     if dialect is None:
         raise RecordingInvalid(path, f"nobody here speaks {', '.join(apis) or 'what it holds'}")
-    spoken = load_dialect(dialect)
+    spoken = registry.load_dialect(dialect)
     unknown = sorted(set(recording.flags or ()).difference(spoken.flags))
     if unknown:
         raise RecordingInvalid(path, f"the {dialect} dialect has no flag {', '.join(unknown)}")
@@ -473,11 +450,9 @@ def _recorded_model(path: Path, recording: Recording) -> HttpModel:
         provider, base_url=address or "https://replay.invalid", dialect=dialect, flags=recording.flags
     )
     for request in [exchange.request for exchange in recording.exchanges if exchange.request]:
-        body = request.get("body")
-        name = cast("dict[str, Any]", body).get("model") if isinstance(body, dict) else None
-        if not isinstance(name, str):
-            found = _MODEL_IN_PATH.search(str(request.get("path", "")))
-            name = unquote(found[1]) if found else ""
+        found = _MODEL_IN_PATH.search(str(request.get("path", "")))
+        name = as_dict(request.get("body")).get("model")
+        name = name if isinstance(name, str) else unquote(found[1]) if found else ""
         if name:
             return HttpModel(endpoint, name, spoken)
     return HttpModel(endpoint, "unknown", spoken)

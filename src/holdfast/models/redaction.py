@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.models.json_values import as_dict
+from holdfast.models.json_values import as_dict, as_list
 from holdfast.secrets.forms import make_finder, secret_forms, secret_marker
 from holdfast.secrets.redactor import active_redactors
 
@@ -61,7 +61,11 @@ _ARGUMENTS: Final = frozenset(("arguments", "input", "args"))
 """Fields with the arguments of a call."""
 _NAMED_TEXT: Final = re.compile(r'("((?:[^"\\]|\\.){1,80})"\s*:\s*")((?:[^"\\]|\\.)*\\?)')
 """A field and its text, in JSON that may be cut anywhere."""
-_LAYOUTS: Final = ((",", ":"), (", ", ": "))
+_LAYOUTS: Final = [
+    json.JSONEncoder(ensure_ascii=is_escaped, separators=separators)
+    for separators in ((",", ":"), (", ", ": "))
+    for is_escaped in (False, True)
+]
 _BEARER: Final = re.compile(r"\b(bearer|basic)( +)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
 # Inside of JSON a slash may be written as "\/", and an ampersand as "\u0026".
 _USERINFO: Final = re.compile(r"(?<![a-z0-9+.-])([a-z][a-z0-9+.-]{0,30}:(?:\\?/){2})[^\s/\\?#@\"'<>]+@", re.IGNORECASE)
@@ -153,19 +157,19 @@ class RecordingRedactor:
             data = redactor.bytes(data)
         return data
 
-    def json(self, value: Any) -> Any:  # any JSON value
-        """Redact a JSON value of a reply. The provider chose its field names: they mark secrets only in arguments."""
+    def json(self, value: Any, name: str = "") -> Any:  # any JSON value
+        """Redact a JSON value of a reply, the field `name` of its parent.
+
+        The provider chose the names: they mark secrets only in arguments.
+        """
+        if name in _ARGUMENTS and isinstance(value, str | dict):
+            return self.arguments(value)
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
             return [self.json(item) for item in cast("list[Any]", value)]
         if isinstance(value, dict):
-            return {
-                self.text(name): (
-                    self.arguments(item) if name in _ARGUMENTS and isinstance(item, str | dict) else self.json(item)
-                )
-                for name, item in cast("dict[str, Any]", value).items()
-            }
+            return {self.text(name): self.json(item, name) for name, item in cast("dict[str, Any]", value).items()}
         return value
 
     def arguments(self, value: Any) -> Any:
@@ -175,8 +179,12 @@ class RecordingRedactor:
         return self._clean(value, self.text)
 
     def request(self, value: Any) -> Any:
-        """Redact a JSON value of a request, with its secret fields."""
-        return self._clean(value, lambda text: self.text(_ADDRESS.sub(_redact_address, text)))
+        """Redact a JSON value of a request, with its secret fields, and all unknown parameters of its URLs."""
+
+        def plain(text: str) -> str:
+            return self.text(_ADDRESS.sub(lambda address: _PARAMETER.sub(_redact_unknown, address[0]), text))
+
+        return self._clean(value, plain)
 
     def _clean(self, value: Any, plain: Callable[[str], str], inside: str = "") -> Any:
         """Redact a JSON value and its secret fields; it is the field `inside` of its parent."""
@@ -184,13 +192,12 @@ class RecordingRedactor:
             return self._clean_text(value, plain)
         if isinstance(value, list):
             return [self._clean(item, plain) for item in cast("list[Any]", value)]
-        if isinstance(value, dict):
-            fields = cast("dict[str, Any]", value)
-            return {
-                self.text(name): _blank(item) if is_secret else self._clean(item, plain, context)
-                for name, item, is_secret, context in _fields(fields, inside)
-            }
-        return value
+        if not isinstance(value, dict):
+            return value
+        return {
+            self.text(name): _blank(item) if is_secret else self._clean(item, plain, context)
+            for name, item, is_secret, context in _fields(cast("dict[str, Any]", value), inside)
+        }
 
     def _clean_text(self, text: str, plain: Callable[[str], str]) -> str:
         inner = parse_container(text)
@@ -220,11 +227,7 @@ def _merge_spans(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, 
 
 def _format_like(clean: Any, inner: Any, text: str) -> str:
     """Write a JSON value in the format of `text`, the text of `inner`: a part of it may be redacted elsewhere."""
-    for separators in _LAYOUTS:
-        for escaped in (False, True):
-            if json.dumps(inner, ensure_ascii=escaped, separators=separators) == text:
-                return json.dumps(clean, ensure_ascii=escaped, separators=separators)
-    return json.dumps(clean, ensure_ascii=False, separators=_LAYOUTS[0])
+    return next((layout for layout in _LAYOUTS if layout.encode(inner) == text), _LAYOUTS[0]).encode(clean)
 
 
 def _redact_named(found: re.Match[str]) -> str:
@@ -261,22 +264,19 @@ def _blank(value: Any) -> Any:
 
 
 def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:
-    if isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from _named_secrets(item)
-    elif isinstance(value, dict):
-        for _, item, is_secret, context in _fields(cast("dict[str, Any]", value), inside):
-            yield from _strings(item) if is_secret else _named_secrets(item, context)
-    elif isinstance(value, str):
+    for item in as_list(value):
+        yield from _named_secrets(item)
+    for _, item, is_secret, context in _fields(as_dict(value), inside):
+        yield from _strings(item) if is_secret else _named_secrets(item, context)
+    if isinstance(value, str):
         yield from _named_secrets(parse_container(value))
 
 
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict | list):
-        for item in cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value):
-            yield from _strings(item)
+    for item in (*as_dict(value).values(), *as_list(value)):
+        yield from _strings(item)
 
 
 def parse_container(text: str) -> dict[str, Any] | list[Any] | None:
@@ -291,21 +291,13 @@ def parse_container(text: str) -> dict[str, Any] | list[Any] | None:
 
 
 def _redact_parameter(found: re.Match[str]) -> str:
-    before, name, _ = found.groups()
-    plain = unquote(name)
-    if plain.lower() in _SECRET_PARAMETERS or plain.lower().endswith("signature") or is_secret_name(plain):
-        return f"{before}{name}={REDACTED}"
-    return found[0]
+    name = unquote(found[2])
+    is_secret = name.lower() in _SECRET_PARAMETERS or name.lower().endswith("signature") or is_secret_name(name)
+    return f"{found[1]}{found[2]}={REDACTED}" if is_secret else found[0]
 
 
-def _redact_address(found: re.Match[str]) -> str:
-    """Redact all query parameters of a URL, except those known to be harmless."""
-    return _PARAMETER.sub(
-        lambda parameter: (
-            parameter[0] if unquote(parameter[2]).lower() in _PUBLIC else f"{parameter[1]}{parameter[2]}={REDACTED}"
-        ),
-        found[0],
-    )
+def _redact_unknown(found: re.Match[str]) -> str:
+    return found[0] if unquote(found[2]).lower() in _PUBLIC else f"{found[1]}{found[2]}={REDACTED}"
 
 
 _LINE_END: Final = re.compile(r"(\r\n|\n|\r)")
@@ -315,14 +307,6 @@ _INDEX_FIELDS: Final = ("index", "output_index", "content_index", "summary_index
 """Fields that tell the texts of a stream apart, besides the type of the frame."""
 _ARGUMENT_FIELDS: Final = frozenset(("arguments", "input", "partial_json"))
 _ARGUMENT_FRAMES: Final = re.compile(r".*(?:arguments|input)\.delta")
-
-
-class _SseFrame(NamedTuple):
-    """An event: the lines of its data, and their JSON value."""
-
-    lines: list[int]
-    data: str
-    value: Any
 
 
 class _StringPlace(NamedTuple):
@@ -344,8 +328,8 @@ def redact_stream(sse: str, secrets: RecordingRedactor) -> str:
     try:
         frames = list(_frames(lines))
         found: dict[_StringPlace, list[_Piece]] = {}
-        for frame in frames:
-            for place, piece in _find_strings(frame.value, (str(as_dict(frame.value).get("type")),), ()):
+        for _, _, value in frames:
+            for place, piece in _find_strings(value, (str(as_dict(value).get("type")),), ()):
                 found.setdefault(place, []).append(piece)
         for place, pieces in found.items():
             whole = "".join([holder[key] for holder, key in pieces])
@@ -355,10 +339,9 @@ def redact_stream(sse: str, secrets: RecordingRedactor) -> str:
                 calls = [(start, end, secrets.arguments(whole[start:end])) for start, end in _json_values(whole)]
                 _replace(pieces, [(start, end, clean) for start, end, clean in calls if clean != whole[start:end]])
             _replace(pieces, secrets.spans("".join([holder[key] for holder, key in pieces])))
-        for frame in frames:
-            clean = secrets.json(frame.value)
-            if clean != json.loads(frame.data):
-                first, *others = frame.lines
+        for (first, *others), data, value in frames:
+            clean = secrets.json(value)
+            if clean != json.loads(data):
                 lines[first] = f"data: {json.dumps(clean, separators=(',', ':'))}"
                 for at in others:
                     lines[at - 1] = lines[at] = ""
@@ -367,8 +350,11 @@ def redact_stream(sse: str, secrets: RecordingRedactor) -> str:
     return secrets.text("".join(lines))
 
 
-def _frames(lines: Sequence[str]) -> Iterator[_SseFrame]:
-    """Yield the events with JSON data. `lines` are lines and, between them, line ends."""
+def _frames(lines: Sequence[str]) -> Iterator[tuple[list[int], str, Any]]:
+    """Yield the events with JSON data: the lines of their data, the data, and its value.
+
+    `lines` are lines and, between them, line ends.
+    """
     held: list[int] = []
     for at in range(0, len(lines) + 1, 2):
         line = lines[at].removeprefix("\ufeff") if at < len(lines) else ""
@@ -381,7 +367,7 @@ def _frames(lines: Sequence[str]) -> Iterator[_SseFrame]:
             except ValueError:
                 value = None
             if isinstance(value, dict | list):
-                yield _SseFrame(held, data, value)
+                yield held, data, cast("Any", value)
             held = []
 
 
@@ -401,7 +387,7 @@ def _find_strings(
     elif isinstance(value, list):
         # An item with an index may be anywhere: the second call comes alone in its frame.
         items = enumerate(cast("list[Any]", value))
-        steps += [(at, "*" if isinstance(item, dict) and "index" in item else at, "") for at, item in items]
+        steps += [(at, "*" if "index" in as_dict(item) else at, "") for at, item in items]
     for key, step, kind in steps:
         inner = (*path, step)
         if isinstance(holder[key], str):
@@ -437,14 +423,11 @@ def _replace(pieces: Sequence[_Piece], places: Sequence[tuple[int, int, str]]) -
     for holder, key in pieces:
         text = holder[key]
         end = begin + len(text)
-        kept: list[str] = []
+        kept = ""
         at = begin
         for start, stop, words in places:
-            if stop <= begin or start >= end:
-                continue
-            kept.append(text[at - begin : max(start, begin) - begin])
-            if start >= begin:
-                kept.append(words)
-            at = min(stop, end)
-        holder[key] = "".join((*kept, text[at - begin :]))
+            if stop > begin and start < end:
+                kept += text[at - begin : max(start, begin) - begin] + (words if start >= begin else "")
+                at = min(stop, end)
+        holder[key] = kept + text[at - begin :]
         begin = end

@@ -23,71 +23,26 @@ import re
 import struct
 import zlib
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
+from holdfast import messages as msg
 from holdfast.errors import ModelError, StreamCut
 from holdfast.errors.world import NotOffered
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    CallChunk,
-    CallEnd,
-    CallStart,
-    ModelReply,
-    Reasoning,
-    ReasoningChunk,
-    Refusal,
-    StreamStart,
-    StreamUsage,
-    Text,
-    TextChunk,
-    ToolCall,
-    ToolMessage,
-    Usage,
-    UserMessage,
-)
+from holdfast.models import dialect
+from holdfast.models import json_values as values
 from holdfast.models.attachments import attachment_bytes, attachment_label, data_url, split_result
-from holdfast.models.dialect import (
-    COMMON_FLAGS,
-    NO_STREAM,
-    Dialect,
-    IdentityCache,
-    MessageEncoder,
-    ResponseReader,
-    WireRequest,
-    derive_call_id,
-    encode_messages,
-    tool_name,
-    with_query,
-)
 from holdfast.models.errors import classify_stream_error
-from holdfast.models.json_values import (
-    JSON_ERRORS,
-    as_dict,
-    as_list,
-    as_text,
-    bad_frame,
-    clip_text,
-    encode_json,
-    parse_arguments,
-    parse_json,
-    repair_surrogates,
-    to_text,
-    token_count,
-    unix_seconds,
-)
+from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
 from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, StrictSchemaRules, fits_strict, schema_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from holdfast.messages import FinishReason, Message, ModelRequest, Part, StreamEvent, ToolResult, ToolSpec
-    from holdfast.models.dialect import Endpoint, Frame
-    from holdfast.models.json_values import SurrogateJoiner
 
-FLAGS: Final = COMMON_FLAGS | {
+FLAGS: Final = dialect.COMMON_FLAGS | {
     "no_cache_key": "prompt_cache_key is refused and left out",
     "no_encrypted": "encrypted reasoning can't be asked for",
     "no_item_ids": "ids of items are looked up, though nothing is stored: none are sent",
@@ -107,22 +62,22 @@ _COMPACTING_PROVIDERS: Final = frozenset(("openai", "azure-responses"))
 """Providers that document compaction. Others may drop the field silently."""
 
 
-def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
+def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
     route = endpoint.route(model)
     with_ids = "no_item_ids" not in endpoint.flags
     encoder = ResponsesMessageEncoder(route, request.files, with_ids=with_ids)
     try:
-        messages = encode_messages(request, f"responses {route}{'' if with_ids else ' bare'}", encoder.encode)
+        messages = dialect.encode_messages(request, f"responses {route}{'' if with_ids else ' bare'}", encoder.encode)
         fields = encode_json(_fields(endpoint, model, request, messages[0] if messages else b""))[:-1]
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ModelError(f"the request has no JSON form: {clip_text(error, 200)}", kind="bad_request") from error
     # Fields first: they stay the same from step to step, so a request begins like the one before it.
     body = b"".join((fields, b',"input":[', b",".join([message for message in messages if message]), b"]}"))
-    return WireRequest(with_query("/responses", endpoint.query), body, _HEADERS, encoder.dropped)
+    return dialect.WireRequest(dialect.with_query("/responses", endpoint.query), body, _HEADERS, encoder.dropped)
 
 
-def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes) -> dict[str, Any]:
+def _fields(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest, first: bytes) -> dict[str, Any]:
     settings, flags = request.settings, endpoint.flags
     at = settings.compact_at
     extra = dict(settings.extra) if settings.extra else {}
@@ -131,13 +86,9 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
     instructions, text = request.instructions, None
     strict = "no_strict" not in flags
     if request.output is not None:
-        schema = request.output.schema
+        schema, name = request.output.schema, dialect.tool_name(request.output.name)
         if schema.get("type") == "object":
-            shape = {
-                "name": tool_name(request.output.name),
-                "schema": schema,
-                "strict": strict and fits_strict(schema, _RULES),
-            }
+            shape = {"name": name, "schema": schema, "strict": strict and fits_strict(schema, _RULES)}
             text = {"format": {"type": "json_schema", **shape}}
         else:  # it can't be enforced, and goes into the instructions
             instructions = schema_prompt(schema, instructions)
@@ -158,7 +109,7 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
         "context_management": None if at is None else context_management(endpoint, model, at),
         "store": None if "no_store" in flags else False,
         "include": None if "no_encrypted" in flags or _NO_REASONING.search(model) else [_ENCRYPTED],
-        "stream": NO_STREAM not in flags,
+        "stream": dialect.NO_STREAM not in flags,
     }
     if settings.cache and "no_cache_key" not in flags:
         # Identifies the stable beginning of a conversation, so that its requests reach the same cache.
@@ -173,7 +124,7 @@ def _merged(ours: dict[str, Any] | None, theirs: Any) -> Any:  # any JSON value
     return ours | as_dict(theirs) if ours and isinstance(theirs, dict) else theirs or ours
 
 
-def context_management(endpoint: Endpoint, model: str, at: int) -> list[dict[str, Any]]:
+def context_management(endpoint: dialect.Endpoint, model: str, at: int) -> list[dict[str, Any]]:
     """Make the field that asks for compaction at `at` tokens."""
     if endpoint.provider not in _COMPACTING_PROVIDERS:
         advice = (
@@ -184,8 +135,8 @@ def context_management(endpoint: Endpoint, model: str, at: int) -> list[dict[str
     return [{"type": "compaction", "compact_threshold": at}]
 
 
-@IdentityCache
-def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # the cache takes positions only
+@dialect.IdentityCache
+def _tools(tools: tuple[msg.ToolSpec, ...], strict: bool) -> bytes:  # the cache takes positions only
     made: list[Item] = []
     for tool in tools:
         parameters = tool.parameters or {"type": "object", "properties": {}}
@@ -209,37 +160,32 @@ _NEVER_ACCEPTED: Final = re.compile(
 """Files that no model of this dialect accepts."""
 
 
-class ResponsesMessageEncoder(MessageEncoder):
+class ResponsesMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as its items, joined by commas."""
 
     def __init__(self, route: str, files: Mapping[str, bytes], *, with_ids: bool) -> None:
         super().__init__(route, files)
         self._with_ids = with_ids
 
-    def encode(self, message: Message) -> bytes:
+    def encode(self, message: msg.Message) -> bytes:
         """Encode a message; empty if it has no item."""
         match message:
-            case UserMessage():
+            case msg.UserMessage(parts=parts):
                 content: str | list[Item] = message.text
-                if len(message.parts) > 1 or any(type(part) is not Text for part in message.parts):
-                    content = [
-                        _input_text(part.text) if isinstance(part, Text) else self._file(part) for part in message.parts
-                    ]
-                return encode_json({"role": "user", "content": content})
-            case ToolMessage():
+                if len(parts) > 1 or any(type(part) is not msg.Text for part in parts):
+                    content = [_input_text(p.text) if isinstance(p, msg.Text) else self._file(p) for p in parts]
+                items = [{"role": "user", "content": content}]
+            case msg.ToolMessage():
+                kind = "function_call_output"
                 items = [
-                    {
-                        "type": "function_call_output",
-                        "call_id": _wire_id(result.call_id),
-                        "output": self._output(result),
-                    }
+                    {"type": kind, "call_id": _wire_id(result.call_id), "output": self._output(result)}
                     for result in message.results
                 ]
-            case AssistantMessage():
+            case msg.AssistantMessage():
                 items = self._assistant_items(message)
         return encode_json(items)[1:-1]
 
-    def _file(self, file: Attachment) -> Item:
+    def _file(self, file: msg.Attachment) -> Item:
         kind = file.media_type.strip().lower()
         url = data_url(kind, attachment_bytes(file, self._files))
         if kind.startswith("image/"):
@@ -247,7 +193,7 @@ class ResponsesMessageEncoder(MessageEncoder):
         name = file.name or f"attachment.{kind.rpartition('/')[2]}"
         return {"type": "input_file", "filename": name, "file_data": url}
 
-    def _output(self, result: ToolResult) -> str | list[Item]:
+    def _output(self, result: msg.ToolResult) -> str | list[Item]:
         """Return a result as text, or as pieces if it has files. A file inside a value is named there, and follows."""
         content = result.content
         if isinstance(content, str):
@@ -260,41 +206,41 @@ class ResponsesMessageEncoder(MessageEncoder):
             if file is not None:
                 output.append(self._file(file) if _is_shown(file) else _input_text(attachment_label(file)))
                 continue
-            output.append(_input_text(to_text(value)))
+            output.append(_input_text(values.to_text(value)))
             for part in filter(_is_shown, inside):
                 output += [_input_text(attachment_label(part)), self._file(part)]
         return output
 
-    def _assistant_items(self, message: AssistantMessage) -> list[Item]:
+    def _assistant_items(self, message: msg.AssistantMessage) -> list[Item]:
         parts = message.parts
         # The API refuses an item with an id if the reasoning that it came with is missing.
-        own_reasoning = [part for part in parts if type(part) is Reasoning and part.route == self._route]
+        own_reasoning = [part for part in parts if type(part) is msg.Reasoning and part.route == self._route]
         with_ids = self._with_ids and all(_is_sendable(part.replay) for part in own_reasoning)
         items: list[Item] = []
-        place = 0
-        while place < len(parts):
-            part = parts[place]
-            place += 1
-            own = self._own_replay(part) if isinstance(part, Reasoning | ToolCall) else {}
-            bare = own if with_ids else omit_fields(own, ("id",))
-            if isinstance(part, ToolCall):
-                items.append(_call_item(part, bare))
-            elif not isinstance(part, Reasoning) or own.get("type") == "message":
-                begin = place if isinstance(part, Reasoning) else place - 1
-                while place < len(parts) and not isinstance(parts[place], Reasoning | ToolCall):
-                    place += 1
-                words = [word for word in parts[begin:place] if not isinstance(word, Reasoning | ToolCall)]
-                if words:
-                    items.append(_message_item(bare, words))
-            elif own and _is_sendable(own):
-                items.append(bare if own.get("type") == "reasoning" else own)
+        frame: Item = {}  # the original message of the texts that follow, without them
+        # Texts that follow each other are one message.
+        for are_words, group in groupby(parts, lambda part: not isinstance(part, msg.Reasoning | msg.ToolCall)):
+            if are_words:
+                items.append(_message_item(frame, cast("Iterator[msg.Text | msg.Refusal | msg.Attachment]", group)))
+                continue
+            for part in cast("Iterator[msg.Reasoning | msg.ToolCall]", group):
+                own = self._own_replay(part)
+                bare = own if with_ids else omit_fields(own, ("id",))
+                frame = bare if isinstance(part, msg.Reasoning) and own.get("type") == "message" else {}
+                if isinstance(part, msg.ToolCall):
+                    # Malformed arguments are not repeated: many servers parse them, and the result explains the error.
+                    arguments = "{}" if part.arguments is None else encode_json(part.arguments).decode()
+                    call = {"type": "function_call", "call_id": _wire_id(part.id), "name": dialect.tool_name(part.name)}
+                    items.append({**bare, **call, "arguments": arguments})
+                elif own and not frame and _is_sendable(own):
+                    items.append(bare if own.get("type") == "reasoning" else own)
         # The API refuses reasoning at the end: the reply was cut off while the model thought.
         while items and items[-1].get("type") == "reasoning":
             items.pop()
         return answer_provider_calls(items)
 
 
-def _is_shown(file: Attachment) -> bool:
+def _is_shown(file: msg.Attachment) -> bool:
     # Other files in a tool result are only named: a refusal would end the conversation.
     return not _NEVER_ACCEPTED.match(file.media_type.strip())
 
@@ -305,51 +251,34 @@ def _input_text(text: str) -> Item:
 
 def _is_sendable(replay: Any) -> bool:  # any JSON value
     """True if an item can go back: reasoning only with its content, since the provider stores none."""
-    if not isinstance(replay, dict):
-        return True
-    item = cast("Item", replay)
+    item = as_dict(replay)
     return item.get("type") != "reasoning" or bool(item.get("encrypted_content") or item.get("content"))
-
-
-def _call_item(call: ToolCall, own: Item) -> Item:
-    # Malformed arguments are not repeated: many servers parse them, and the result already explains the error.
-    arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
-    ours = {"type": "function_call", "call_id": _wire_id(call.id), "name": tool_name(call.name), "arguments": arguments}
-    return {**own, **ours}
 
 
 def _wire_id(id: str) -> str:
     """Shorten the id of a call to the API's limit; other providers have longer ones."""
-    return id if len(id) <= _LONGEST_ID else derive_call_id(id)
+    return id if len(id) <= _LONGEST_ID else dialect.derive_call_id(id)
 
 
-def _message_item(own: Item, words: Iterable[Text | Refusal | Attachment]) -> Item:
+def _message_item(own: Item, words: Iterable[msg.Text | msg.Refusal | msg.Attachment]) -> Item:
     """Make a message item; `own` is the original item without its texts, if any."""
     said: list[Item] = []
     for word in words:
-        match word:
-            case Text():
-                said.append({"type": "output_text", "text": word.text})
-            case Refusal():
-                said.append({"type": "refusal", "refusal": word.text})
-            case Attachment():  # a reply can't hold files in this dialect
-                label = f"[{word.media_type}: {word.name or word.digest[:12]}]"
-                said.append({"type": "output_text", "text": label})
+        if isinstance(word, msg.Refusal):
+            said.append({"type": "refusal", "refusal": word.text})
+        else:  # a reply can't hold files in this dialect
+            is_text = isinstance(word, msg.Text)
+            text = word.text if is_text else f"[{word.media_type}: {word.name or word.digest[:12]}]"
+            said.append({"type": "output_text", "text": text})
     frames = items_in(own.get("content"))
     if [frame["type"] for frame in frames] == [word["type"] for word in said]:
         said = [frame | word for frame, word in zip(frames, said, strict=True)]
     return {**(own or {"type": "message"}), "role": "assistant", "content": said}
 
 
-def item_in(value: Any) -> Item | None:  # any JSON value
-    """Return an item, or None if it has no type."""
-    found = as_dict(value)
-    return found if isinstance(found.get("type"), str) else None
-
-
 def items_in(value: Any) -> list[Item]:  # any JSON value
     """Return the items in an array that have a type."""
-    return [item for item in map(item_in, as_list(value)) if item is not None]
+    return [item for item in map(as_dict, as_list(value)) if isinstance(item.get("type"), str)]
 
 
 def omit_fields(item: Item, names: tuple[str, ...]) -> Item:
@@ -490,14 +419,14 @@ class _ResponsesEvent(msgspec.Struct, gc=False):
 _event: Final = msgspec.json.Decoder(_ResponsesEvent).decode
 
 
-class ResponsesReader(ResponseReader):
+class ResponsesReader(dialect.ResponseReader):
     """Reads one response."""
 
     growing_fields = frozenset(("delta",))
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
+    def __init__(self, endpoint: dialect.Endpoint, model: str) -> None:
         super().__init__(endpoint, model)
-        self._seed: tuple[str, ...] = ()
+        self._response_seed: tuple[str, ...] = ()
         """Id and date of the response: the seed of call ids."""
         self._begun: dict[Key, Item] = {}
         """Items as they were announced."""
@@ -509,13 +438,13 @@ class ResponsesReader(ResponseReader):
         self._pieces = TextPieces(self._joiner)
         self._thought: tuple[Any, ...] | None = None
         """The reasoning text that was streamed last."""
-        self._reply: ModelReply | None = None
+        self._reply: msg.ModelReply | None = None
 
     @property
     def complete(self) -> bool:
         return self._reply is not None
 
-    def feed(self, frame: Frame) -> list[StreamEvent]:
+    def feed(self, frame: dialect.Frame) -> list[msg.StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         if self._reply is not None or (frame.data[:1] != b"{" and frame.data.strip() in _NOTHING):
             return self._ignore()
@@ -535,17 +464,16 @@ class ResponsesReader(ResponseReader):
                 self._started = True
                 response = parse_response(event.response)
                 self._note_seed(response)
-                return [StreamStart(as_text(response.model) or self._model)]
+                return [msg.StreamStart(as_text(response.model) or self._model)]
             case "response.content_part.done" | "response.reasoning_summary_part.done":
                 part = as_dict(event.part)
                 event.text, event.refusal = part.get("text"), part.get("refusal")
                 text = _PART_TEXTS.get(as_text(part.get("type")))
                 return [] if text is None else self._read_text(event, *text)
             case "response.output_item.added" | "response.output_item.done":
-                item = item_in(event.item)
-                if item is None:
-                    return self._ignore()
-                return self._add_item(_key(event), item, len(frame.data) if kind.endswith("done") else None)
+                for item in items_in([event.item]):
+                    return self._add_item(_key(event), item, len(frame.data) if kind.endswith("done") else None)
+                return self._ignore()
             case _:
                 if kind in _ERRORS or (not kind and (event.error or event.code)):
                     raise classify_stream_error(event.error or {"code": event.code, "message": event.message})
@@ -553,13 +481,13 @@ class ResponsesReader(ResponseReader):
                 self.ignored += event.item_id is None and event.output_index is None
                 return []
 
-    def finish(self) -> ModelReply:
+    def finish(self) -> msg.ModelReply:
         """Return the whole reply. Raises `StreamCut` without a terminal frame."""
         if self._reply is None:
             raise StreamCut(self._name)
         return self._reply
 
-    def read_body(self, body: bytes) -> ModelReply:
+    def read_body(self, body: bytes) -> msg.ModelReply:
         """Return the reply in a body that is not a stream."""
         response = parse_response(body)
         self._end(response, as_text(response.status) or ("failed" if response.error else "in_progress"))
@@ -568,22 +496,22 @@ class ResponsesReader(ResponseReader):
     def _read(self, data: bytes) -> _ResponsesEvent:
         try:
             return _event(data)
-        except JSON_ERRORS:
+        except values.JSON_ERRORS:
             pass
         fields = self._joiner.parse_leniently(data)
         delta = as_dict(fields).pop("delta", None)
         try:
-            event = _event(encode_json(repair_surrogates(fields)))
-        except JSON_ERRORS as error:
-            raise bad_frame(f"a frame can't be read: {clip_text(error, 200)}") from None
+            event = _event(encode_json(values.repair_surrogates(fields)))
+        except values.JSON_ERRORS as error:
+            raise values.bad_frame(f"a frame can't be read: {clip_text(error, 200)}") from None
         event.delta = delta
         return event
 
     def _note_seed(self, response: ResponseBody) -> None:
-        told = (as_text(response.id), str(unix_seconds(response.created_at) or ""))
-        self._seed = self._seed or (told if any(told) else ())
+        told = (as_text(response.id), str(values.unix_seconds(response.created_at) or ""))
+        self._response_seed = self._response_seed or (told if any(told) else ())
 
-    def _read_text(self, event: _ResponsesEvent, kind: str, field: str) -> list[StreamEvent]:
+    def _read_text(self, event: _ResponsesEvent, kind: str, field: str) -> list[msg.StreamEvent]:
         """Read a piece of a text, or its end; return the part that observers have not seen."""
         key = _key(event)
         index = event.content_index if type(event.content_index) is int else 0
@@ -600,22 +528,20 @@ class ResponsesReader(ResponseReader):
         else:
             return []
         self._pieces.pieces(key, piece).append(text)
-        self._room -= len(text)
-        if self._room < 0:
-            raise self._too_long()
+        self._grow(len(text))
         if self._pieces.count > MAX_ITEMS:
             raise _too_many()
         if not text:
             return []
         if kind == "arguments":
-            return [CallChunk(self._calls[key], text)] if key in self._calls else []
+            return [msg.CallChunk(self._calls[key], text)] if key in self._calls else []
         if kind != "thought":
-            return [TextChunk(text)]
+            return [msg.TextChunk(text)]
         before, self._thought = self._thought, (key, piece)
         apart = before is not None and before != self._thought and before[0] == key
-        return [ReasoningChunk("\n\n"), ReasoningChunk(text)] if apart else [ReasoningChunk(text)]
+        return [msg.ReasoningChunk("\n\n"), msg.ReasoningChunk(text)] if apart else [msg.ReasoningChunk(text)]
 
-    def _add_item(self, key: Key, item: Item, size: int | None) -> list[StreamEvent]:
+    def _add_item(self, key: Key, item: Item, size: int | None) -> list[msg.StreamEvent]:
         """Add an item that begins, or a finished one of `size` bytes."""
         if max(len(self._done), len(self._begun)) >= MAX_ITEMS:
             raise _too_many()
@@ -629,30 +555,30 @@ class ResponsesReader(ResponseReader):
         self._done[key] = item
         return self._finish_item(key, item)
 
-    def _end(self, response: ResponseBody, status: str) -> list[StreamEvent]:
+    def _end(self, response: ResponseBody, status: str) -> list[msg.StreamEvent]:
         """Read the terminal frame, or a body that is not a stream."""
         items = self._items(items_in(response.output), status)
         if status == "completed" and len(items) < len(self._begun):
-            raise bad_frame("an item of the reply was begun and never came")
+            raise values.bad_frame("an item of the reply was begun and never came")
         self._note_seed(response)
-        if not self._seed:
+        if not self._response_seed:
             try:
                 said = encode_json([[item for _, item in items], response.usage])
-            except JSON_ERRORS as error:
-                raise bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
-            self._seed = (hashlib.sha256(said).hexdigest(),)
+            except values.JSON_ERRORS as error:
+                raise values.bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
+            self._response_seed = (hashlib.sha256(said).hexdigest(),)
         if status == "incomplete" and items and items[-1][1]["type"] == "function_call":
             said = items[-1][1].get("arguments")
             if said is None or (isinstance(said, str) and not said.strip()):
                 items[-1][1]["status"] = "incomplete"  # the limit came before the arguments
-        events: list[StreamEvent] = []
+        events: list[msg.StreamEvent] = []
         for key, item in items:
             events += self._finish_item(key, item)
         self._reply = self._build_reply(response, status, [item for _, item in items])
         self._done.clear()
         self._begun.clear()
         self._pieces = TextPieces(self._joiner)
-        events.append(StreamUsage(self._reply.usage))
+        events.append(msg.StreamUsage(self._reply.usage))
         return events
 
     def _items(self, told: list[Item], status: str) -> list[tuple[Key, Item]]:
@@ -672,46 +598,40 @@ class ResponsesReader(ResponseReader):
             found = dict(sorted(found.items(), key=lambda pair: cast("int", pair[0])))
         return list(found.items())
 
-    def _finish_item(self, key: Key, item: Item) -> list[StreamEvent]:
+    def _finish_item(self, key: Key, item: Item) -> list[msg.StreamEvent]:
         """Return the events of a finished item that observers have not seen."""
         if item["type"] == "function_call":
             return self._call_end(key, item)
-        if item["type"] == "message" and not self._pieces.places(key, item):
-            words = message_texts(item)
-            if words:
-                self._pieces.pieces(key, ("text", 0))
-            return [TextChunk(text) for _, text in words]
-        return []
+        words = [] if item["type"] != "message" or self._pieces.places(key, item) else message_texts(item)
+        if words:
+            self._pieces.pieces(key, ("text", 0))
+        return [msg.TextChunk(text) for _, text in words]
 
-    def _call_start(self, key: Key, item: Item) -> list[StreamEvent]:
+    def _call_start(self, key: Key, item: Item) -> list[msg.StreamEvent]:
         """Announce a call once it has a unique id."""
         id = next((id for id in (item.get("call_id"), item.get("id")) if isinstance(id, str) and id), "")
         if not id or id in self._ids:
-            if not self._seed:
+            if not self._response_seed:
                 return []
-            id = derive_call_id(*self._seed, str(key), str(len(self._ids)), as_text(item.get("name")))
+            id = dialect.derive_call_id(*self._response_seed, str(key), str(len(self._ids)), as_text(item.get("name")))
         self._ids.add(id)
         self._calls[key] = id
-        return [CallStart(id, as_text(item.get("name")))]
+        return [msg.CallStart(id, as_text(item.get("name")))]
 
-    def _call_end(self, key: Key, item: Item) -> list[StreamEvent]:
-        if key in self._ended:
-            item["call_id"] = self._calls[key]
-            return []
-        events: list[StreamEvent] = []
+    def _call_end(self, key: Key, item: Item) -> list[msg.StreamEvent]:
+        events = [] if key in self._calls else self._call_start(key, item)
         if key not in self._calls:
-            events += self._call_start(key, item)
-            if not events:
-                return []  # the terminal frame will bring a seed for the id
+            return []  # the terminal frame will bring a seed for the id
         item["call_id"] = self._calls[key]
-        call = build_call(item, self._route)
-        said = item.get("arguments")
-        if events and isinstance(said, str) and said:
-            events.append(CallChunk(call.id, said))
+        if key in self._ended:
+            return []
         self._ended.add(key)
-        return [*events, CallEnd(call)]
+        said = as_text(item.get("arguments"))
+        if events and said:
+            events.append(msg.CallChunk(item["call_id"], said))
+        return [*events, msg.CallEnd(build_call(item, self._route))]
 
-    def _build_reply(self, response: ResponseBody, status: str, items: list[Item]) -> ModelReply:
+    def _build_reply(self, response: ResponseBody, status: str, items: list[Item]) -> msg.ModelReply:
         usage = _usage(response.usage)
         if status in {"failed", "cancelled"}:
             error = ModelError("the provider cancelled the response", kind="server_error", retryable=True)
@@ -721,7 +641,7 @@ class ResponsesReader(ResponseReader):
             raise error
         if status not in {"completed", "incomplete"}:
             raise StreamCut(self._name)
-        parts: list[Part] = []
+        parts: list[msg.Part] = []
         for item in items:
             match item["type"]:
                 case "message":
@@ -731,23 +651,16 @@ class ResponsesReader(ResponseReader):
                 case "function_call":
                     parts.append(build_call(item, self._route))
                 case _:
-                    parts.append(Reasoning("", item, self._route))
-        finish: FinishReason = "stop"
+                    parts.append(msg.Reasoning("", item, self._route))
+        finish = dialect.default_finish(parts)
         if status == "incomplete":
             reason = as_dict(response.incomplete_details).get("reason")
             finish = "content_filter" if reason == "content_filter" else "output_limit"
-        elif any(type(part) is ToolCall for part in parts):
-            finish = "tool_calls"
-        elif any(type(part) is Refusal for part in parts):
+        elif finish == "stop" and any(type(part) is msg.Refusal for part in parts):
             finish = "refusal"
-        return ModelReply(
-            tuple(parts),
-            finish,
-            usage,
-            as_text(response.model) or self._model,
-            cast("Item", response.usage) if isinstance(response.usage, dict) else None,
-            response_id=response.id if isinstance(response.id, str) else None,
-        )
+        raw = cast("Item", response.usage) if isinstance(response.usage, dict) else None
+        id = response.id if isinstance(response.id, str) else None
+        return msg.ModelReply(tuple(parts), finish, usage, as_text(response.model) or self._model, raw, response_id=id)
 
 
 def _key(event: _ResponsesEvent) -> Key:
@@ -768,7 +681,7 @@ def _too_many() -> ModelError:
 class TextPieces:
     """Collects the pieces of all texts of a reply."""
 
-    def __init__(self, joiner: SurrogateJoiner) -> None:
+    def __init__(self, joiner: values.SurrogateJoiner) -> None:
         self._joiner = joiner
         self._kept: dict[Key, dict[Piece, list[str]]] = {}
         self.count = 0
@@ -786,20 +699,21 @@ class TextPieces:
 
     def clear(self, key: Key, item: Item) -> int:
         """Drop the pieces of a finished item; return their number of characters."""
-        size = 0
-        for place in self.places(key, item):
-            for kept in self._kept[place].values():
-                size += sum(map(len, kept))
-                kept.clear()
+        texts = [kept for place in self.places(key, item) for kept in self._kept[place].values()]
+        size = sum(len(text) for kept in texts for text in kept)
+        for kept in texts:
+            kept.clear()
         return size
 
     def complete(self, key: Key, item: Item) -> Item:
         """Fill a finished but empty item from its pieces: some servers send it so."""
-        said = {name: item.get(name) for name in ("content", "summary", "arguments")}
-        if any(_has_text(value) for value in said.values()):
+        said = [item.get(name) for name in ("content", "summary", "arguments")]
+        parts = [as_dict(part) for value in said for part in as_list(value)]
+        if any(part.get("text") or part.get("refusal") for part in parts):
             return item
-        grown = self._grown(key, item)
-        return item if grown is None else {**item, **grown}
+        if any(value and not isinstance(value, list) for value in said):
+            return item
+        return {**item, **(self._grown(key, item) or {})}
 
     def missing_items(self, begun: Mapping[Key, Item], found: Mapping[Key, Item], *, cut: bool) -> dict[Key, Item]:
         """Build the items that are not `found` from their pieces: `begun` and unannounced ones.
@@ -831,13 +745,16 @@ class TextPieces:
             for place in self.places(key, item)
             for piece, kept in sorted(self._kept[place].items())
         }
+
+        def parts(kind: str, type: str, field: str = "text") -> list[Item]:
+            return [{"type": type, field: text} for (found, _), text in texts.items() if found == kind and text]
+
         match item["type"]:
             case "message":
-                words = [*_parts(texts, "text", "output_text", "text"), *_parts(texts, "refusal", "refusal", "refusal")]
+                words = parts("text", "output_text") + parts("refusal", "refusal", "refusal")
                 return {"role": "assistant", "content": words} if words else None
             case "reasoning":
-                summary = [*_parts(texts, "summary", "summary_text", "text")]
-                content = [*_parts(texts, "thought", "reasoning_text", "text")]
+                summary, content = parts("summary", "summary_text"), parts("thought", "reasoning_text")
                 return {"summary": summary, "content": content} if summary or content else None
             case "function_call":
                 arguments = texts.get(("arguments", 0))
@@ -849,17 +766,6 @@ class TextPieces:
         """Return the keys of the texts of an item: some servers send its index with it, and its id with the pieces."""
         id = as_text(item.get("id"))
         return [place for place in dict.fromkeys((key, id or key)) if place in self._kept]
-
-
-def _has_text(value: Any) -> bool:  # any JSON value
-    if isinstance(value, list):
-        parts = [as_dict(part) for part in cast("list[Any]", value)]
-        return any(part.get("text") or part.get("refusal") for part in parts)
-    return bool(value)
-
-
-def _parts(texts: Mapping[Piece, str], kind: str, type: str, field: str) -> Iterable[dict[str, Any]]:
-    return ({"type": type, field: text} for (found, _), text in texts.items() if found == kind and text)
 
 
 # ---- the response, and its items as parts ----
@@ -885,26 +791,21 @@ def parse_response(data: bytes | msgspec.Raw) -> ResponseBody:
     """Parse a response."""
     raw = bytes(data)
     try:
-        return _response(raw)
-    except JSON_ERRORS:
-        pass
-    try:
-        return msgspec.convert(parse_json(raw), ResponseBody)
-    except JSON_ERRORS as error:
-        raise bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
+        try:
+            return _response(raw)
+        except values.JSON_ERRORS:
+            return msgspec.convert(values.parse_json(raw), ResponseBody)
+    except values.JSON_ERRORS as error:
+        raise values.bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
 
 
-def _usage(value: Any) -> Usage:  # any JSON value
+def _usage(value: Any) -> msg.Usage:  # any JSON value
     usage = as_dict(value)
-    asked, answered = as_dict(usage.get("input_tokens_details")), as_dict(usage.get("output_tokens_details"))
-    read, written = token_count(asked.get("cached_tokens")), token_count(asked.get("cache_write_tokens"))
-    return Usage(
-        max(token_count(usage.get("input_tokens")) - read - written, 0),
-        token_count(usage.get("output_tokens")),
-        read,
-        written,
-        token_count(answered.get("reasoning_tokens")),
-    )
+    details = as_dict(usage.get("input_tokens_details"))
+    read, written = token_count(details.get("cached_tokens")), token_count(details.get("cache_write_tokens"))
+    asked, answered = token_count(usage.get("input_tokens")), token_count(usage.get("output_tokens"))
+    thought = token_count(as_dict(usage.get("output_tokens_details")).get("reasoning_tokens"))
+    return msg.Usage(max(asked - read - written, 0), answered, read, written, thought)
 
 
 def message_texts(item: Item) -> list[tuple[Item, str]]:
@@ -916,28 +817,30 @@ def message_texts(item: Item) -> list[tuple[Item, str]]:
     return [(content, text) for content, text in found if isinstance(text, str) and text]
 
 
-def _message_parts(item: Item, route: str) -> list[Part]:
+def _message_parts(item: Item, route: str) -> list[msg.Part]:
     found = message_texts(item)
-    words: list[Part] = [Refusal(text) if content["type"] == "refusal" else Text(text) for content, text in found]
+    words: list[msg.Part] = [
+        msg.Refusal(text) if content["type"] == "refusal" else msg.Text(text) for content, text in found
+    ]
     frames = [omit_fields(content, ("text", "refusal", "logprobs")) for content, _ in found]
     frame = {name: value for name, value in item.items() if name not in {"role", "content"} and value is not None}
     # A message without id and annotations consists of its texts alone.
     if frame.keys() <= {"type", "status"} and not any(any(omit_fields(noted, ("type",)).values()) for noted in frames):
         return words
-    return [Reasoning("", {**frame, "content": frames}, route), *words]
+    return [msg.Reasoning("", {**frame, "content": frames}, route), *words]
 
 
-def _reasoning_part(item: Item, route: str) -> Reasoning:
+def _reasoning_part(item: Item, route: str) -> msg.Reasoning:
     told = [part.get("text") for part in items_in(item.get("summary")) + items_in(item.get("content"))]
     # The API sends status and empty content, and refuses them.
     kept = {name: value for name, value in item.items() if value is not None and name != "status"}
     if not kept.get("content"):
         kept.pop("content", None)
     kept.setdefault("summary", [])
-    return Reasoning("\n\n".join([text for text in told if isinstance(text, str) and text]), kept, route)
+    return msg.Reasoning("\n\n".join([text for text in told if isinstance(text, str) and text]), kept, route)
 
 
-def build_call(item: Item, route: str) -> ToolCall:
+def build_call(item: Item, route: str) -> msg.ToolCall:
     """Build the call of an item, which must have a call_id."""
     said = item.get("arguments")
     if isinstance(said, dict):  # some servers send the object itself
@@ -948,13 +851,10 @@ def build_call(item: Item, route: str) -> ToolCall:
         arguments, malformed = None, said or ""  # the reply was cut off there
     else:
         arguments, malformed = parse_arguments(said or "")
-    more = {
-        name: value
-        for name, value in item.items()
-        if value is not None and name not in {"type", "call_id", "name", "arguments", "status"}
-    }
-    route_of = route if more else None
-    return ToolCall(item["call_id"], as_text(item.get("name")), arguments, malformed, more or None, route_of)
+    rest = omit_fields(item, ("type", "call_id", "name", "arguments", "status"))
+    more = {name: value for name, value in rest.items() if value is not None} or None
+    name, own_route = as_text(item.get("name")), route if more else None
+    return msg.ToolCall(item["call_id"], name, arguments, malformed, more, own_route)
 
 
-DIALECT: Final = Dialect("responses", encode_request, ResponsesReader, FLAGS)
+DIALECT: Final = dialect.Dialect("responses", encode_request, ResponsesReader, FLAGS)

@@ -202,12 +202,12 @@ def delay_from_headers(headers: Mapping[str, str], now: float | None = None) -> 
     in seconds since 1970.
     """
     milliseconds = [parse_seconds(headers.get(name)) for name in ("retry-after-ms", "x-ms-retry-after-ms")]
-    retry_after = headers.get("retry-after")
+    retry_after = headers.get("retry-after", "")
     seconds = parse_seconds(retry_after)
-    if seconds is None and retry_after:
-        until, sent = _unix_time(retry_after), _unix_time(headers.get("date", ""))
-        since = now if sent is None else sent
-        seconds = None if until is None or since is None else max(until - since, 0.0)
+    until, sent = _unix_time(retry_after), _unix_time(headers.get("date", ""))
+    since = now if sent is None else sent
+    if seconds is None and until is not None and since is not None:
+        seconds = max(until - since, 0.0)
     return longest_delay(*[None if ms is None else ms / 1_000 for ms in milliseconds], seconds)
 
 
@@ -289,7 +289,6 @@ def _unix_time(text: str) -> float | None:
 def make_attempt(
     model: str,
     error: ModelError | None,
-    *,
     seconds: float,
     status: int | None = None,
     request_id: str | None = None,
@@ -300,9 +299,8 @@ def make_attempt(
     ms = max(0, round(seconds * 1000))
     if error is None:
         return Attempt(model, outcome, status, request_id, ms, usage)
-    message = clip_text(error.message, 300)
     seen = status if error.status is None else error.status
-    return Attempt(model, error.kind, seen, error.request_id or request_id, ms, usage, message)
+    return Attempt(model, error.kind, seen, error.request_id or request_id, ms, usage, clip_text(error.message, 300))
 
 
 def attach_attempts(error: ModelError, attempts: list[Attempt]) -> ModelError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from holdfast.models.json_values import as_dict, as_list, encode_json
@@ -77,16 +78,11 @@ _COPIED: Final = frozenset(("type", "title", "description", "enum", "const", "de
 _ANNOTATIONS: Final = frozenset(("$schema", "$id", "$comment", "examples", "deprecated", "readOnly", "writeOnly"))
 _LISTS: Final = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
 _MAPS: Final = frozenset(("properties", "$defs", "definitions"))
-_FORMATS: Final = frozenset(
-    ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
-)  # fmt: skip
+FORMATS: Final = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
+"""Formats of texts that are known everywhere."""
 _UNSUPPORTED: Final = frozenset(
     ("patternProperties", "prefixItems", "not", "if", "then", "else", "dependentSchemas", "unevaluatedProperties")
 )
-
-
-class _UnsupportedSchemaError(Exception):
-    """The provider can't enforce a schema."""
 
 
 def narrow_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
@@ -96,7 +92,7 @@ def narrow_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
     """
     try:
         made = _narrow_node(schema)
-    except (_UnsupportedSchemaError, RecursionError):
+    except (NotImplementedError, RecursionError):
         return None
     return None if made.get("type") != "object" or _is_circular(schema) else made
 
@@ -105,16 +101,15 @@ def _narrow_node(schema: Any) -> dict[str, Any]:  # any JSON value
     node = as_dict(schema)
     kinds = node.get("type")
     if isinstance(kinds, list):
-        each = [{**node, "type": kind} for kind in cast("list[Any]", kinds)]
-        return {"anyOf": [_narrow_node(one) for one in each]}
+        return {"anyOf": [_narrow_node({**node, "type": kind}) for kind in cast("list[Any]", kinds)]}
     if not node.keys() & {"type", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"} or node.keys() & _UNSUPPORTED:
-        raise _UnsupportedSchemaError
+        raise NotImplementedError
     if "$ref" in node:
         return {"$ref": node["$ref"]}
     made: dict[str, Any] = {}
     unenforced: dict[str, Any] = {}
     for key, value in node.items():
-        is_format = key == "format" and isinstance(value, str) and value in _FORMATS
+        is_format = key == "format" and isinstance(value, str) and value in {*FORMATS, "uri"}
         if key in _COPIED or is_format or (key == "minItems" and type(value) is int and value < 2):
             made[key] = value
         elif key in _MAPS:
@@ -125,12 +120,12 @@ def _narrow_node(schema: Any) -> dict[str, Any]:  # any JSON value
             made[key] = _narrow_node(value)
         elif key == "additionalProperties":
             if value is not False:
-                raise _UnsupportedSchemaError
+                raise NotImplementedError
         elif key not in _ANNOTATIONS:
             unenforced[key] = value
     kind = made.get("type")
     if (kind == "object" and not made.get("properties")) or (kind == "array" and "items" not in made):
-        raise _UnsupportedSchemaError
+        raise NotImplementedError
     if kind == "object":
         made["additionalProperties"] = False
     if unenforced:
@@ -140,21 +135,20 @@ def _narrow_node(schema: Any) -> dict[str, Any]:  # any JSON value
 
 
 def _is_circular(schema: dict[str, Any]) -> bool:
-    """True if a definition refers to itself."""
+    """True if a definition refers to itself, or to nothing."""
     named = {
-        f"#/{place}/{name}": set(_references(one))
+        f"#/{place}/{name}": _references(one)
         for place in ("$defs", "definitions")
         for name, one in as_dict(schema.get(place)).items()
     }
-    known: set[str] = set()
-    while ready := {name for name, needs in named.items() if needs <= known} - known:
-        known |= ready
-    return not named.keys() <= known or not set(_references(schema)) <= known
+    try:
+        TopologicalSorter(named).prepare()
+    except CycleError:
+        return True
+    return not named.keys() >= {*_references(schema)}
 
 
 def _references(node: Any) -> list[str]:  # any JSON value
-    if isinstance(node, list):
-        return [found for item in cast("list[Any]", node) for found in _references(item)]
-    found = [inner for value in as_dict(node).values() for inner in _references(value)]
+    found = [inner for value in (*as_dict(node).values(), *as_list(node)) for inner in _references(value)]
     reference = as_dict(node).get("$ref")
     return [*found, reference] if isinstance(reference, str) else found

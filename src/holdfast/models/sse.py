@@ -98,8 +98,7 @@ class SseDecoder:
 
 MAX_ELEMENT: Final = 64 * 1024 * 1024
 """Largest element, in bytes."""
-_OUTSIDE: Final = re.compile(rb'["{}\[\],]')
-_INSIDE: Final = re.compile(rb'["\\]')
+_MARKS: Final = re.compile(rb'["\\\\{}\[\],]')
 _BLANK: Final = b" \t\r\n"
 
 
@@ -118,7 +117,8 @@ class ArraySplitter:
         """Depth of the elements: 1 in an array, 0 without one."""
         self._depth = 0
         self._quoted = False
-        self._escaped = False
+        self._escaped = -1
+        """Position of an escaped character in the next piece, or -1."""
         self.ended = False
         """True if the array has ended. The rest of the body is ignored."""
 
@@ -127,23 +127,25 @@ class ArraySplitter:
         if not self._begun:
             data = self._begin(data)
         frames: list[Frame] = []
-        start = position = 0
-        while not self.ended and position < len(data):
-            if self._quoted:
-                position = self._skip_string(data, position)
-                continue
-            found = _OUTSIDE.search(data, position)
-            if found is None:
-                break
-            position = found.end()
-            if self._ends_element(found.group()):
+        start = 0
+        for found in () if self.ended else _MARKS.finditer(data):
+            mark, at = found.group(), found.start()
+            if mark == b'"':
+                self._quoted = not self._quoted or at == self._escaped
+            elif self._quoted:
+                if mark == b"\\" and at != self._escaped:
+                    self._escaped = at + 1
+            elif mark != b"\\" and self._ends_element(mark):
                 # The comma after an element, and the bracket that closes the array, are not part of it.
-                closed = self._depth == self._base and found.group() in b"}]"
-                self._keep(data[start : position if closed else position - 1])
+                closed = self._depth == self._base and mark != b","
+                self._keep(data[start : at + closed])
                 if element := b"".join(self._kept).rstrip(_BLANK):
                     frames.append(Frame("", element))
                 self.close()
-                start = position
+                start = at + 1
+                if self.ended:
+                    break
+        self._escaped -= len(data)
         if not self.ended:
             self._keep(data[start:])
         return frames
@@ -166,32 +168,16 @@ class ArraySplitter:
             return data[1:]
         return data
 
-    def _skip_string(self, data: bytes, position: int) -> int:
-        if self._escaped:
-            self._escaped = False
-            return position + 1
-        found = _INSIDE.search(data, position)
-        if found is None:
-            return len(data)
-        if found.group() == b'"':
-            self._quoted = False
-        else:
-            self._escaped = True
-        return found.end()
-
     def _ends_element(self, mark: bytes) -> bool:
         """True if an element ends with this byte, which is outside of strings."""
-        if mark == b'"':
-            self._quoted = True
-        elif mark in b"{[":
-            self._depth += 1
-        elif mark == b",":
+        if mark == b",":
             return self._depth == self._base
-        else:
-            self._depth -= 1
-            self.ended = self._depth < self._base
-            return self._depth <= self._base
-        return False
+        if mark in b"{[":
+            self._depth += 1
+            return False
+        self._depth -= 1
+        self.ended = self._depth < self._base
+        return self._depth <= self._base
 
     def _keep(self, piece: bytes) -> None:
         if not self._kept:

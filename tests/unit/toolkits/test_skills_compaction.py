@@ -2,63 +2,79 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
 
 from holdfast.errors import InvalidNumber
 from holdfast.errors.world import NotOffered
-from holdfast.messages import Settings, encode
-from holdfast.models.anthropic import CLEARING_BETA, COMPACTING_BETA, LEAST_COMPACTED, context_edits, required_betas
-from holdfast.models.dialect import Endpoint
+from holdfast.messages import AssistantMessage, Message, ModelRequest, Reasoning, Settings, Text, UserMessage, encode
+from holdfast.models.anthropic import CLEARING_BETA, COMPACTING_BETA, DIALECT, LEAST_COMPACTED
+from holdfast.models.dialect import Endpoint, WireRequest
 from holdfast.models.responses import context_management
 
-SUMMARY: Final = b'{"type":"compaction","content":"so far"},{"type":"text","text":"so"}'
+CLAUDE: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://a")
+SUMMARY: Final = {"type": "compaction", "content": "so far"}
 
 
-def kinds(version: tuple[int, int], at: int = 100_000) -> list[str]:
-    return [edit["type"] for edit in context_edits("claude", version, at).field["edits"]]
+def asked(model: str, at: int | None = 100_000, *before: Message) -> WireRequest:
+    messages = (*before, UserMessage("u", (Text("hi"),)))
+    return DIALECT.encode_request(CLAUDE, model, ModelRequest(messages=messages, settings=Settings(compact_at=at)))
 
 
-@pytest.mark.parametrize("version", [(4, 6), (5, 0), (99, 0)])
-def test_a_claude_that_sums_up_clears_first_and_then_sums_up(version: tuple[int, int]) -> None:
-    assert kinds(version) == ["clear_tool_uses_20250919", "compact_20260112"]
+def edits(model: str, at: int = 100_000) -> list[dict[str, Any]]:
+    return json.loads(asked(model, at).body)["context_management"]["edits"]
 
 
-@pytest.mark.parametrize("version", [(4, 0), (4, 5)])
-def test_a_claude_that_does_not_sum_up_clears(version: tuple[int, int]) -> None:
-    assert kinds(version) == ["clear_tool_uses_20250919"]
+def kinds(model: str, at: int = 100_000) -> list[str]:
+    return [edit["type"] for edit in edits(model, at)]
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-6", "claude-opus-5-0", "claude"])
+def test_a_claude_that_sums_up_clears_first_and_then_sums_up(model: str) -> None:
+    assert kinds(model) == ["clear_tool_uses_20250919", "compact_20260112"]
+
+
+@pytest.mark.parametrize("model", ["claude-opus-4-0", "claude-haiku-4-5"])
+def test_a_claude_that_does_not_sum_up_clears(model: str) -> None:
+    assert kinds(model) == ["clear_tool_uses_20250919"]
 
 
 def test_both_begin_at_the_number_that_was_given() -> None:
-    edits = context_edits("claude", (5, 0), 70_000).field["edits"]
-    assert [edit["trigger"] for edit in edits] == [{"type": "input_tokens", "value": 70_000}] * 2
+    triggers = [edit["trigger"] for edit in edits("claude-opus-5-0", 70_000)]
+    assert triggers == [{"type": "input_tokens", "value": 70_000}] * 2
 
 
-@pytest.mark.parametrize("version", [(0, 0), (3, 7)])
-def test_older_models_and_those_of_other_makers_do_not_offer_it(version: tuple[int, int]) -> None:
-    with pytest.raises(NotOffered, match=r"settings\.compact_at is not offered by m: .*leave compact_at out"):
-        context_edits("m", version, 100_000)
+@pytest.mark.parametrize("model", ["m", "claude-3-7-sonnet"])
+def test_older_models_and_those_of_other_makers_do_not_offer_it(model: str) -> None:
+    with pytest.raises(NotOffered, match=rf"settings\.compact_at is not offered by {model}: .*leave compact_at out"):
+        asked(model)
 
 
 def test_a_number_below_what_a_summary_needs_is_refused() -> None:
-    assert kinds((5, 0), LEAST_COMPACTED)
+    assert kinds("claude-opus-5-0", LEAST_COMPACTED)
     with pytest.raises(NotOffered, match="50,000 tokens"):
-        context_edits("claude", (5, 0), LEAST_COMPACTED - 1)
+        asked("claude-opus-5-0", LEAST_COMPACTED - 1)
 
 
 def test_a_claude_that_only_clears_takes_a_smaller_number() -> None:
-    assert kinds((4, 5), 10_000) == ["clear_tool_uses_20250919"]
+    assert kinds("claude-haiku-4-5", 10_000) == ["clear_tool_uses_20250919"]
 
 
 def test_a_request_has_the_headers_of_what_it_asks_for() -> None:
-    assert required_betas(context_edits("claude", (5, 0), 60_000), [b""]) == (CLEARING_BETA, COMPACTING_BETA)
-    assert required_betas(context_edits("claude", (4, 5), 60_000), [b""]) == (CLEARING_BETA,)
-    assert required_betas(None, [b'{"type":"text","text":"compaction"}']) == ()
+    both = asked("claude-opus-5-0", 60_000).headers["anthropic-beta"]
+    assert both == f"{CLEARING_BETA},{COMPACTING_BETA}"
+    assert asked("claude-haiku-4-5", 60_000).headers["anthropic-beta"] == CLEARING_BETA
+    said = AssistantMessage("a", (Text("compaction"),))
+    assert "anthropic-beta" not in asked("claude-opus-5-0", None, said).headers
 
 
 def test_a_request_with_a_summary_of_earlier_has_its_header_also_where_none_is_asked_for() -> None:
-    assert required_betas(None, [b'{"type":"text","text":"hi"}', SUMMARY]) == (COMPACTING_BETA,)
+    model = "claude-opus-5-0"
+    said = AssistantMessage("a", (Reasoning("", SUMMARY, CLAUDE.route(model)), Text("so")))
+    headers = asked(model, None, UserMessage("t", (Text("hi"),)), said).headers
+    assert headers["anthropic-beta"] == COMPACTING_BETA
 
 
 @pytest.mark.parametrize("provider", ["openai", "azure-responses"])

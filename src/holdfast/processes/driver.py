@@ -21,7 +21,7 @@ from holdfast.effects.replay import fold_history
 from holdfast.effects.scopes import GuardedCoroutine, current_scope
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes import keys
-from holdfast.processes.context import ProcessContext
+from holdfast.processes.context import ProcessContext, ProcessWaits, StoreWait, process_value, wait_value
 from holdfast.processes.lists import CANCEL_KEY, read_process
 from holdfast.processes.state import (
     ABANDONED_ERROR,
@@ -31,7 +31,6 @@ from holdfast.processes.state import (
     process_status,
     transferred_to,
 )
-from holdfast.processes.waits import ProcessWaits, StoreWait, drop_answer, process_value, wait_value
 from holdfast.records import ABSENT, Admitted, Cancelled, Cause, Ended, ErrorInfo, Parked, Resumed, Started, Unknown
 from holdfast.runtime.drive import JournalDrive
 from holdfast.store import Notify
@@ -275,7 +274,7 @@ class FunctionDrive(ProcessDrive):
         if made.recovery == "external":
             key = root.next("outside")
             ask = performer.request(key, "process", "outside", None)
-            source = StoreWait(self._store, self.session, keys.external_wait(performer.run), None, drop_answer)
+            source = StoreWait(self._store, self.session, keys.external_wait(performer.run))
             told = await wait_value(performer, await waits.seek(root, key, ask, source))
             if "error" in told:
                 raise errors.ProcessFailed(self._state.id, "outside", str(told["error"]))

@@ -345,12 +345,7 @@ class ProcessChanges(NamedTuple):
 
 
 async def journal_pages(
-    store: Store,
-    role: str,
-    *,
-    size: int | None = None,
-    before: Journal | None = None,
-    **wanted: Any,
+    store: Store, role: str, *, size: int | None = None, before: Journal | None = None, **wanted: Any
 ) -> AsyncGenerator[list[Journal]]:
     """Journals of durable functions, background calls or triggers, the last changed first."""
     size = store.limits.page if size is None else min(max(size, MIN_PAGE), store.limits.page)

@@ -34,8 +34,8 @@ from holdfast.policy.limits import (
     share_budget,
 )
 from holdfast.policy.rules import milliseconds
+from holdfast.processes.context import AwaitedTurn
 from holdfast.processes.lists import DAMAGE
-from holdfast.processes.waits import AwaitedTurn
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnReader

@@ -23,16 +23,8 @@ from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int
 from holdfast.policy.hooks import HookTurn
-from holdfast.processes import keys
+from holdfast.processes import keys, lists
 from holdfast.processes.driver import ProcessDrive
-from holdfast.processes.lists import (
-    all_work,
-    journal_pages,
-    preview_processes,
-    read_process,
-    state_of_preview,
-    stored_status,
-)
 from holdfast.processes.state import (
     INTERRUPTED_ERROR,
     ProcessState,
@@ -502,9 +494,9 @@ class Tasks:
         if status is not None:
             check_choice("task status", status, get_args(TaskStatus))
         most = min(check_int("limit", limit, least=1), self._store.limits.page)
-        stored = None if status is None else stored_status(status)
+        stored = None if status is None else lists.stored_status(status)
         found: list[Journal] = []
-        async for page in journal_pages(
+        async for page in lists.journal_pages(
             self._store, keys.TASK_ROLE, size=most, status=stored, session=session, before=before
         ):
             found += page if stored != "failed" else await self._ended_as(page, cast("TaskStatus", status))
@@ -514,14 +506,14 @@ class Tasks:
 
     async def _ended_as(self, lines: Sequence[Journal], status: TaskStatus) -> Sequence[Journal]:
         """Those of the tasks listed as failed that have this status. One that can't be read has failed."""
-        previews = await preview_processes(self._store, [line.id for line in lines])
-        known = {each.line.id: state_of_preview(each).status for each in previews if each.tail is not None}
+        previews = await lists.preview_processes(self._store, [line.id for line in lines])
+        known = {each.line.id: lists.state_of_preview(each).status for each in previews if each.tail is not None}
         return [line for line in lines if known.get(line.id, "failed") == status]
 
     async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""
         try:
-            state = await read_process(self._store, id)
+            state = await lists.read_process(self._store, id)
         except errors.JournalMissing:
             raise errors.TaskUnknown(id) from None
         if state.call is None:
@@ -550,7 +542,7 @@ class Tasks:
         """
         found, self._recovered = self._recovered, []
         known = {one.task for one in found}
-        async for work, holder in all_work(self._store):
+        async for work, holder in lists.all_work(self._store):
             if (
                 work.role == keys.TASK_ROLE
                 and holder is None

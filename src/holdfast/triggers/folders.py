@@ -189,7 +189,7 @@ class FolderWatcher:
 
     async def look(self) -> int:
         """Scan once; answers the number of accepted files."""
-        source = await self._triggers.watched(self._name)
+        source = await self._triggers.enabled_source(self._name)
         if not isinstance(source, WatchSource):
             self._source = None
             return 0

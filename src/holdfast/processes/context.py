@@ -25,7 +25,7 @@ from holdfast import errors
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope, segment
-from holdfast.eventloop import spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.rules import milliseconds
@@ -44,7 +44,7 @@ from holdfast.tools.definition import DEFERRAL_TIMEOUT, Deferred
 from holdfast.turns.keys import DEFERRAL, input_number
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Generator
     from datetime import timedelta
 
     from holdfast.agent import Agent
@@ -344,9 +344,7 @@ class ProcessWaits:
         for pending in self.pending.values():
             if pending.alarm is not None:
                 pending.alarm.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        await cancel_all([] if self._looking is None else [self._looking])
 
     @contextmanager
     def at_work(self) -> Generator[None]:
@@ -715,7 +713,7 @@ class ProcessContext:
             if tasks:
                 await asyncio.wait(tasks)
         except asyncio.CancelledError:
-            await _cancel_all(tasks)
+            await cancel_all(tasks)
             raise
         self._performer.check_halted()
         return [task.result() for task in tasks]
@@ -766,9 +764,9 @@ class ProcessContext:
                 else:
                     raise error
                 await performer.record([outcome])
-                await _cancel_all(tasks)
+                await cancel_all(tasks)
         except asyncio.CancelledError:
-            await _cancel_all(tasks)
+            await cancel_all(tasks)
             performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask)])
             raise
         performer.check_halted()
@@ -933,9 +931,3 @@ def _close_unused(work: tuple[Awaitable[Any], ...]) -> None:
     for each in work:
         if inspect.iscoroutine(each):
             each.close()
-
-
-async def _cancel_all(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

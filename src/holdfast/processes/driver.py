@@ -136,6 +136,7 @@ class FunctionDrive(ProcessDrive):
     def __init__(self, context: RuntimeContext, journal: str) -> None:
         super().__init__(context, journal)
         self._processes = context.processes
+        self._me = context.store.owner.describe()
         self._waits: ProcessWaits | None = None
         self._abandoned: Admitted | None = None
         """The request to give the process up, if there is one."""
@@ -174,7 +175,7 @@ class FunctionDrive(ProcessDrive):
         if await self._is_orphan(made):
             await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
             return True
-        procedure = self._processes.known(made.name)
+        procedure = self._processes.functions.get(made.name)
         if procedure is None and made.recovery != "external":
             return False  # another process may know it
         if self._state.status == "waiting" and not self._notifications and not await self._is_answered():
@@ -185,10 +186,6 @@ class FunctionDrive(ProcessDrive):
     def _is_foreign(self, made: Registration) -> bool:
         """Whether only its owner, another process, may go on with it."""
         return made.recovery == "owner" and self._state.starts > 0 and self._state.by != self._me
-
-    @property
-    def _me(self) -> str:
-        return self._store.owner.describe()
 
     async def _is_orphan(self, made: Registration) -> bool:
         """Whether its parent was cancelled, or ended before this process began."""
@@ -239,7 +236,11 @@ class FunctionDrive(ProcessDrive):
                 await durable  # nobody else may begin it from here on
         performer = Performer(self._ledger, fold_history(self._state.records), name)
         performer.iteration = self._state.attempt
-        performer.cause = self._cause(made)
+        if made.parent is not None:
+            performer.cause = Cause("process", keys.process_id_of(made.parent))
+        else:
+            id = self._state.id
+            performer.cause = Cause("trigger", id) if id.startswith(TRIGGERED) else Cause("input", "1")
         waits = self._waits = ProcessWaits(performer)
         crash_point("process.begun")
         body = self._begin(performer, self._call(performer, waits, made, procedure))
@@ -258,13 +259,6 @@ class FunctionDrive(ProcessDrive):
             await waits.close()
             await performer.close("ended")
             self._body = None
-
-    def _cause(self, made: Registration) -> Cause:
-        """The cause of a process: its parent, a trigger, or the input that started it."""
-        if made.parent is not None:
-            return Cause("process", keys.process_id_of(made.parent))
-        id = self._state.id
-        return Cause("trigger", id) if id.startswith(TRIGGERED) else Cause("input", "1")
 
     async def _call(
         self, performer: Performer, waits: ProcessWaits, made: Registration, procedure: AnyProcess | None
@@ -329,7 +323,7 @@ class FunctionDrive(ProcessDrive):
     async def _end_or_retry(self, performer: Performer, error: Exception) -> None:
         """Park the process until its next attempt if its retry policy allows one; otherwise end it."""
         info, attempt = error_info(error, performer.redactor.text), self._state.attempt
-        procedure = self._processes.known(self._state.name or "")
+        procedure = self._processes.functions.get(self._state.name or "")
         policy = None if procedure is None else procedure.retry
         pause = None if policy is None else policy.pause_after(attempt, error)
         if pause is None:

@@ -15,7 +15,8 @@ from holdfast.processes.state import (
     TERMINAL_STATUSES,
     ProcessState,
     ProcessStatus,
-    decode_registration,
+    Registration,
+    decode_begin,
     process_status,
     transferred_to,
 )
@@ -413,7 +414,7 @@ async def _ended_processes(store: Store, name: str | None, before: int) -> Async
 async def _prune_process(store: Store, line: Journal, *, dry_run: bool) -> PrunedProcess | str:
     """Prune one process, or answer the reason why it is kept."""
     first = await store.input(line.id, 1)
-    parent = None if first is None or first.key != keys.CALL_KEY else decode_registration(first.body).parent
+    parent = None if first is None or first.key != keys.CALL_KEY else decode_begin(first.body, Registration).parent
     if parent is not None and await _is_under_way(store, parent):
         return f"{keys.process_id_of(parent)} started it, is under way, and may ask for it"
     state = await read_process(store, line.id)

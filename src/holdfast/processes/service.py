@@ -15,7 +15,7 @@ import msgspec
 from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import decode_value, encode_value
-from holdfast.eventloop import spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys, lists
@@ -174,7 +174,8 @@ class Processes:
     def __init__(self, context: RuntimeContext, given: Sequence[AnyProcess] = ()) -> None:
         self._context = context
         self._store = context.store
-        self._functions: dict[str, AnyProcess] = {}
+        self.functions: dict[str, AnyProcess] = {}
+        """The functions that can run here, by name."""
         self._left: dict[str, int] = {}
         """Processes that another worker must resume, with the wakes up to which this runtime has looked."""
         self._turns: dict[str, asyncio.Task[None]] = {}
@@ -192,7 +193,7 @@ class Processes:
         """Let `procedure` run here."""
         if not isinstance(procedure, ProcessDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise errors.InvalidArgument("process", procedure, "a function made with @hf.process")
-        known = self._functions.setdefault(procedure.name, procedure)
+        known = self.functions.setdefault(procedure.name, procedure)
         if known is not procedure:
             raise errors.ProcessInvalid(
                 procedure.name, "another function has this name here; give one of them another name"
@@ -201,16 +202,12 @@ class Processes:
             self._context.engine.wake()  # what was left alone until now can go on
         return procedure
 
-    def known(self, name: str) -> AnyProcess | None:
-        """The function with this name, if it is here."""
-        return self._functions.get(name)
-
     def procedure(self, given: AnyProcess | str) -> AnyProcess:
         """The function by name. A function that is passed itself gets registered."""
         if isinstance(given, str):
-            found = self._functions.get(given)
+            found = self.functions.get(given)
             if found is None:
-                raise errors.FunctionUnknown(given, tuple(self._functions))
+                raise errors.FunctionUnknown(given, tuple(self.functions))
             return found
         return self.add(given)
 
@@ -311,7 +308,7 @@ class Processes:
         elif (
             (only is not None and work.session != only)
             or self.is_left(journal, work.wakes)
-            or work.agent not in (self._context.agents if is_task else self._functions)
+            or work.agent not in (self._context.agents if is_task else self.functions)
         ):
             return None
         return self._drive(journal)
@@ -503,7 +500,7 @@ class Processes:
             state,
             driven=journal in view.driven,
             woken=woken,
-            known=state.name in self._functions,
+            known=state.name in self.functions,
             works=self._context.engine is not None,
             error=error,
         )
@@ -528,10 +525,9 @@ class Processes:
 
     async def _holder(self, journal: str) -> Owner | None:
         """The live holder of the lease of a journal, if there is one."""
-        async for work, holder in lists.all_work(self._store):
-            if work.journal == journal:
-                return holder
-        return None
+        return await anext(
+            (holder async for work, holder in lists.all_work(self._store) if work.journal == journal), None
+        )
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
@@ -768,10 +764,7 @@ class Processes:
     async def close(self) -> None:
         """Stop watching turns."""
         await asyncio.gather(*self._noting, return_exceptions=True)
-        tasks = list(self._turns.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(list(self._turns.values()))
 
 
 def _list_position(line: Journal) -> tuple[int, str]:

@@ -72,19 +72,12 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The version of that tool, or the digest of its code; None if an old release did not record it."""
 
 
-_registrations: Final = msgspec.json.Decoder(Registration)
-_task_calls: Final = msgspec.json.Decoder(TaskCall)
-
-
-def decode_registration(body: bytes) -> Registration:
-    """The registration in the input that a durable function begins with."""
-    return _decode(_registrations, body, "the registration of a process")
-
-
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
+def decode_begin(body: bytes, kind: type[T]) -> T:
+    """The registration or the call in the input that a process begins with."""
     try:
-        return decoder.decode(body)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
+        what = "the registration of a process" if kind is Registration else "the call of a task"
         raise RecordUnreadable(f"{what}: {error}") from error
 
 
@@ -208,9 +201,9 @@ class ProcessState:
     def register(self, body: bytes) -> None:
         """Take in the input that the journal begins with."""
         if self.is_task:
-            self.call = self.call or _decode(_task_calls, body, "the call of a task")
+            self.call = self.call or decode_begin(body, TaskCall)
         else:
-            self.registration = self.registration or decode_registration(body)
+            self.registration = self.registration or decode_begin(body, Registration)
 
     def _note_start(self, ask: kinds.EffectRequest, record: kinds.Done) -> None:
         if ask.target == "start":

@@ -324,32 +324,29 @@ class TaskRun:
         self._report = note, fraction if fraction is not None and 0 <= fraction <= 1 else None
         if self._report_timer is None:
             self._record_report()
-            self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._report_again)
-
-    def _report_again(self) -> None:
-        self._report_timer = None
-        if self._report is not None:
-            self._take_report(*self._report)
-
-    def _record_report(self) -> None:
-        told, self._report = self._report, None
-        if told is not None:
-            try:
-                record = records.Progressed(
-                    at=self.performer.now(), run=records.TASK_RUN, note=told[0], fraction=told[1]
-                )
-                self.performer.submit([record], patient=True)
-            except errors.Halted:
-                pass  # it is over here
-            except errors.HoldfastError as error:
-                _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
 
     def _flush(self) -> None:
         """Record the newest report before the end."""
         if self._report_timer is not None:
             self._report_timer.cancel()
-            self._report_timer = None
         self._record_report()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+
+    def _record_report(self) -> None:
+        """Record the newest report; the next ones follow after a while."""
+        told, self._report, self._report_timer = self._report, None, None
+        if told is None:
+            return
+        self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._record_report)
+        note, fraction = told
+        try:
+            record = records.Progressed(at=self.performer.now(), run=records.TASK_RUN, note=note, fraction=fraction)
+            self.performer.submit([record], patient=True)
+        except errors.Halted:
+            pass  # it is over here
+        except errors.HoldfastError as error:
+            _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
 
 
 def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
@@ -499,16 +496,14 @@ class Tasks:
         async for page in lists.journal_pages(
             self._store, keys.TASK_ROLE, size=most, status=stored, session=session, before=before
         ):
-            found += page if stored != "failed" else await self._ended_as(page, cast("TaskStatus", status))
+            ends: dict[str, str] = {}
+            if stored == "failed":  # the store does not tell interrupted tasks from failed ones
+                previews = await lists.preview_processes(self._store, [line.id for line in page])
+                ends = {each.line.id: lists.state_of_preview(each).status for each in previews if each.tail is not None}
+            found += [line for line in page if stored != "failed" or ends.get(line.id, "failed") == status]
             if len(found) >= most:
                 break
         return found[:most]
-
-    async def _ended_as(self, lines: Sequence[Journal], status: TaskStatus) -> Sequence[Journal]:
-        """Those of the tasks listed as failed that have this status. One that can't be read has failed."""
-        previews = await lists.preview_processes(self._store, [line.id for line in lines])
-        known = {each.line.id: lists.state_of_preview(each).status for each in previews if each.tail is not None}
-        return [line for line in lines if known.get(line.id, "failed") == status]
 
     async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""
@@ -543,12 +538,8 @@ class Tasks:
         found, self._recovered = self._recovered, []
         known = {one.task for one in found}
         async for work, holder in lists.all_work(self._store):
-            if (
-                work.role == keys.TASK_ROLE
-                and holder is None
-                and work.status == "running"
-                and work.journal not in known
-            ):
+            idle = work.role == keys.TASK_ROLE and work.status == "running" and holder is None
+            if idle and work.journal not in known:
                 try:
                     found.append(self._recovery(await self.task(work.journal)))
                 except errors.StoreError:
@@ -558,14 +549,12 @@ class Tasks:
     def _recovery(self, state: ProcessState) -> RecoveredTask:
         name = "" if state.call is None else state.call.tool
         tool = self.find_tool(state.name, name)
-        action: RecoveryAction
-        if tool is None:
-            action = "left"
-        elif tool.repeat is not Repeat.NEVER:
+        action: RecoveryAction = "left"
+        if tool is not None and tool.repeat is not Repeat.NEVER:
             action = "rerun"
-        elif tool.reconcile is not None:
+        elif tool is not None and tool.reconcile is not None:
             action = "reconcile"
-        else:
+        elif tool is not None:
             action = "asked" if tool.on_interrupt == "ask" else "interrupted"
         return RecoveredTask(state.id, state.session, name, state.by, action)
 

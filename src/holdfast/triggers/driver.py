@@ -20,7 +20,7 @@ from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.scopes import segment
-from holdfast.eventloop import spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import ProcessDefinition
 from holdfast.runtime.deferrals import Resolve, ResolveTarget
@@ -94,7 +94,7 @@ class ProcessTarget:
         self._definition = definition
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        self._definition.check_names(arguments)
+        self._definition.bind(**arguments)
 
     async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
         """Start the process with the id `key`, once; answers its id."""
@@ -418,9 +418,7 @@ class TriggerDrive(JournalDrive):
         try:
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     # ---- parking ----
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import errors
-from holdfast.eventloop import ignore_result, spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import journal_pages
@@ -454,11 +454,7 @@ class Triggers:
 
     async def stop(self) -> None:
         self._closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._declaring, *(task for _, task in self._lookouts.values())]
-        for task in tasks:
-            task.cancel()
-            ignore_result(task)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._declaring, *(task for _, task in self._lookouts.values())])
 
 
 def _absolute_source(source: definitions.Source) -> definitions.Source:

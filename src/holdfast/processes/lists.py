@@ -79,7 +79,9 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
         state.register(found.first.body)
     for entry in tail:
         state.add(entry.record)
-        state.attempt = max(state.attempt, _attempt_of_record(entry.record))
+        key = getattr(entry.record, "key", None)
+        attempt = keys.attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None
+        state.attempt = max(state.attempt, attempt or 1)
     state.records.clear()
     state.head = line.head
     if not tail or tail[0].seq > 1:
@@ -88,12 +90,6 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
         if found.latest is not None:
             state.session = transferred_to(found.latest.body)
     return state
-
-
-def _attempt_of_record(record: records.Record) -> int:
-    """The attempt that a record belongs to."""
-    key = getattr(record, "key", None)
-    return (keys.attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
 
 
 class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -440,13 +436,7 @@ async def _is_under_way(store: Store, journal: str) -> bool:
 
 async def _spent(store: Store, state: ProcessState) -> dict[int, Spend]:
     """The spending in its records. It stays counted when the records are gone."""
-    bodies: dict[str, bytes | None] = {}
-    for record in state.records:
-        if (
-            isinstance(record, records.Done)
-            and record.blob is not None
-            and record.ask is not None
-            and record.ask.kind == "direct"
-        ):
-            bodies[record.blob.digest] = await store.blob(record.blob.digest)
+    done = [record for record in state.records if isinstance(record, records.Done) and record.blob is not None]
+    blobs = [one.blob.digest for one in done if one.blob and one.ask is not None and one.ask.kind == "direct"]
+    bodies = {digest: await store.blob(digest) for digest in blobs}
     return spend_by_day(state.records, spend_of_record, lambda blob: bodies.get(blob.digest))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.processes.state import TaskCall
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Spend
-    from holdfast.store.contract import JournalPreview, Owner, Receipt, Settlement, Work
+    from holdfast.store.contract import JournalPreview, Receipt, Settlement, Work
 
 
 Requested = Literal["requested", "already_requested", "too_late"]
@@ -161,11 +161,6 @@ class _StoreView:
     """Journals that have work and no live holder."""
     stopped: dict[str, tuple[int | None, ErrorInfo]] = field(default_factory=dict[str, tuple[int | None, ErrorInfo]])
     """The error that stopped a journal, with its head at that time; the head is None for errors of this runtime."""
-
-    def error(self, journal: str, head: int) -> ErrorInfo | None:
-        """The error that stopped a journal, unless it has grown since."""
-        at, error = self.stopped.get(journal, (0, None))
-        return error if at is None or at == head else None
 
 
 class Processes:
@@ -428,9 +423,8 @@ class Processes:
             after = ids[-1]
         async for page in pages(before=last):
             own = [line for line in page if line.id not in left]
-            late = _lines_after(
-                [line for line in left.values() if _list_position(line) > _list_position(page[-1])], last
-            )
+            end = _list_position(page[-1])
+            late = _lines_after([line for line in left.values() if _list_position(line) > end], last)
             yield sorted([*own, *late], key=_list_position, reverse=True)
             last = page[-1]
         yield _lines_after(list(left.values()), last)
@@ -440,15 +434,11 @@ class Processes:
         ids = [line.id for line in listed if line.quarantine is None]
         found = await lists.preview_processes(self._store, ids)
         states = [(each, lists.state_of_preview(each)) for each in found if each.tail is not None]
-        if all(state.over for _, state in states):
-            return [lists.process_line(state) for _, state in states]
-        view = await self._view()
+        view = None if all(state.over for _, state in states) else await self._view()
         told: list[lists.ProcessLine] = []
         for each, state in states:
-            stuck = None if state.over else await self._reason(each, view)
-            told.append(
-                msgspec.structs.replace(lists.process_line(state), stuck=None if stuck is None else stuck.reason)
-            )
+            line, stuck = lists.process_line(state), None if view is None else await self._reason(each, view)
+            told.append(line if stuck is None else msgspec.structs.replace(line, stuck=stuck.reason))
         return told
 
     # ---- what needs a person -----------------------------------------------------------------------------------------
@@ -461,8 +451,14 @@ class Processes:
         found: dict[str, lists.StuckProcess] = {}
         async for page in self._candidates_for_stuck(view):
             undriven = [line for line in page if line.id not in view.driven]
-            for reason in await self._reasons(undriven, view):
-                found.setdefault(reason.id, reason)
+            for line in undriven:
+                if line.quarantine is not None:
+                    id, told = keys.process_id_of(line.id), f"its journal is damaged: {line.quarantine}"
+                    found.setdefault(id, lists.StuckProcess(id, line.agent, told, "holdfast doctor"))
+            sound = [line.id for line in undriven if line.quarantine is None]
+            for each in await lists.preview_processes(self._store, sound):
+                if (reason := await self._reason(each, view)) is not None:
+                    found.setdefault(reason.id, reason)
             if limit is not None and len(found) >= limit:
                 break
         return [*found.values(), *await self._context.sessions.without_agent()][:limit]
@@ -472,30 +468,18 @@ class Processes:
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
             yield await self._journals(stopped)
         for status in ("running", "waiting", "idle"):
-            async for lines in lists.journal_pages(
-                self._store, keys.PROCESS_ROLE, status=status, untimed=status == "waiting"
-            ):
-                yield lines
-
-    async def _reasons(self, lines: Sequence[Journal], view: _StoreView) -> list[lists.StuckProcess]:
-        reasons: list[lists.StuckProcess] = []
-        for line in lines:
-            if line.quarantine is not None:
-                told = f"its journal is damaged: {line.quarantine}"
-                reasons.append(lists.StuckProcess(keys.process_id_of(line.id), line.agent, told, "holdfast doctor"))
-        sound = [line.id for line in lines if line.quarantine is None]
-        for each in await lists.preview_processes(self._store, sound):
-            reason = await self._reason(each, view)
-            if reason is not None:
-                reasons.append(reason)
-        return reasons
+            untimed = status == "waiting"
+            async for page in lists.journal_pages(self._store, keys.PROCESS_ROLE, status=status, untimed=untimed):
+                yield page
 
     async def _reason(self, each: JournalPreview, view: _StoreView) -> lists.StuckProcess | None:
         state, journal = lists.state_of_preview(each), each.line.id
         owned = state.registration is not None and state.registration.recovery == "owner"
         if owned and state.status == "running" and state.by is None and each.line.head > lists.PREVIEW_RECORDS:
             state = await lists.read_process(self._store, journal)  # who ran it stands further up
-        error, woken = view.error(journal, each.line.head), journal in view.woken
+        at, stopped = view.stopped.get(journal, (0, None))
+        error = stopped if at is None or at == each.line.head else None  # it has not grown since
+        woken = journal in view.woken
         found = lists.why_stuck(
             state,
             driven=journal in view.driven,
@@ -522,12 +506,6 @@ class Processes:
                 if is_process_journal(journal):
                     view.stopped[journal] = (None, ErrorInfo(type(stopped).__name__, str(stopped)))
         return view
-
-    async def _holder(self, journal: str) -> Owner | None:
-        """The live holder of the lease of a journal, if there is one."""
-        return await anext(
-            (holder async for work, holder in lists.all_work(self._store) if work.journal == journal), None
-        )
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
@@ -687,7 +665,8 @@ class Processes:
             return
         if state.over:
             return
-        made, holder = state.registration, await self._holder(journal)
+        holders = (holder async for work, holder in lists.all_work(self._store) if work.journal == journal)
+        made, holder = state.registration, await anext(holders, None)
         foreign = made is not None and made.recovery == "owner" and state.starts > 0
         if holder is not None and not (foreign and holder.describe() != state.by):
             raise errors.ProcessInvalid(id, "a process runs it now; cancel it instead")

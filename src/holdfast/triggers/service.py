@@ -183,9 +183,10 @@ class Triggers:
         id, content = trigger_journal(definition.name), msgspec.to_builtins(definitions.DefineCommand(definition))
         for _ in range(_DEFINE_TRIES):
             view = await self._found(id)
-            if (view is None or not view.state.definition) and await self._is_full():
-                raise errors.TriggersFull(MAX_TRIGGERS)
             state = TriggerState() if view is None else view.state
+            full = not state.definition and len(await self._ids()) >= MAX_TRIGGERS
+            if full and len(await self.list()) >= MAX_TRIGGERS:  # removed ones do not count
+                raise errors.TriggersFull(MAX_TRIGGERS)
             if state.print == definition.fingerprint():
                 return state.revision
             if state.definition and state.owner != definition.terms.owner:
@@ -197,11 +198,6 @@ class Triggers:
                 continue  # another process changed it meanwhile
             return state.revision + 1
         raise errors.TriggerConflict(definition.name, "others change it all the time; declare it in one place")
-
-    async def _is_full(self) -> bool:
-        """True if the store has `MAX_TRIGGERS`; removed ones do not count."""
-        ids = await self._ids()
-        return len(ids) >= MAX_TRIGGERS and len(await self.list()) >= MAX_TRIGGERS
 
     # ---- reading ----
 
@@ -388,9 +384,8 @@ class Triggers:
         given = signatures.lower_headers(headers)
         secret = await asyncio.to_thread(self._secret, source)
         if not signatures.has_key(source, secret):
-            raise errors.TriggerInvalid(
-                name, f"its secret ({source.secret}) holds no key, so anybody could sign; set it"
-            )
+            reason = f"its secret ({source.secret}) holds no key, so anybody could sign; set it"
+            raise errors.TriggerInvalid(name, reason)
         verdict = signatures.check_signature(source, secret, given, body, self._store.clock.read().wall)
         if verdict.refusal:
             return Delivery("refused", 413 if len(body) > signatures.MAX_BODY else 401, reason=verdict.refusal)
@@ -404,9 +399,8 @@ class Triggers:
         self, name: str, source: definitions.WebhookSource, verdict: signatures.SignatureVerdict, payload: object
     ) -> Delivery:
         # Without a signed time, the same content within the window is the same delivery, whatever its id.
-        replays = (
-            None if verdict.timed else AdmissionWindow(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
-        )
+        window = AdmissionWindow(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
+        replays = None if verdict.timed else window
         occurrence = f"hook/{verdict.delivery}"
         try:
             fresh = await self._say(name, OccurCommand(payload), occurrence, replays)

@@ -209,12 +209,8 @@ async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
     """The end of a process as plain JSON."""
     if state.status == "completed":
         return {"status": "completed", "value": await process_value(store, state)}
-    error = state.error
-    return {
-        "status": state.status,
-        "kind": "" if error is None else error.kind,
-        "message": "" if error is None else error.message,
-    }
+    error = state.error or ErrorInfo("", "")
+    return {"status": state.status, "kind": error.kind, "message": error.message}
 
 
 async def process_value(store: Store, state: ProcessState) -> Any:  # whatever the function gave
@@ -277,11 +273,6 @@ class ProcessWaits:
         self.moved = asyncio.Event()
         """Set when a branch begins to wait, or ends to work beside one that waits."""
         self._looking: asyncio.Task[None] | None = None
-
-    @property
-    def waits(self) -> tuple[str, ...]:
-        """The names of the open waits."""
-        return tuple(pending.source.label for pending in self.pending.values())
 
     @property
     def quiet(self) -> bool:
@@ -625,9 +616,8 @@ class ProcessContext:
         ms = milliseconds(span)
         place, key = self._next_key("sleep")
         ask = self._performer.request(key, "sleep", "sleep", {"ms": ms})
-        timer = StoreWait(
-            self._store, self._state.journal, keys.timer_wait(key), self._performer.now() + ms, timer=True
-        )
+        due = self._performer.now() + ms
+        timer = StoreWait(self._store, self._state.journal, keys.timer_wait(key), due, timer=True)
         await self._waits.seek(place, key, ask, timer)
 
     async def wait(
@@ -788,9 +778,8 @@ class ProcessContext:
         made, own = self._processes.procedure(process), self._state.registration
         depth = 1 + (0 if own is None else own.depth)
         if depth > MAX_DEPTH:
-            raise errors.ProcessInvalid(
-                made.name, f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
-            )
+            reason = f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
+            raise errors.ProcessInvalid(made.name, reason)
         arguments = made.stored(args, kwargs)
         place, key = self._next_key(made.name)
         child = keys.child_id(made.name, self._state.journal, key) if id is None else keys.check_process_id(id)

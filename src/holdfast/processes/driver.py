@@ -202,10 +202,8 @@ class FunctionDrive(ProcessDrive):
         """Whether one of its waits was answered or is due."""
         now = self._store.clock.read().wall
         for name in self._state.waits:
-            wait = await self._store.wait(self.session, name)
-            if wait is None:
-                continue
-            if wait.state != "open" or (wait.deadline is not None and wait.deadline <= now):
+            wait = await self._store.wait(self.session, name)  # None: the end of a child, which tells of it
+            if wait is not None and (wait.state != "open" or (wait.deadline is not None and wait.deadline <= now)):
                 return True
         return False
 
@@ -281,7 +279,7 @@ class FunctionDrive(ProcessDrive):
 
     async def _finish(self, performer: Performer, waiting: ProcessWaits, body: asyncio.Task[Any]) -> None:
         if not body.done():
-            waits = waiting.waits
+            waits = tuple(pending.source.label for pending in waiting.pending.values())
             performer.refuse()
             await cancel_and_wait(body)
             await performer.close("cancelled")
@@ -372,8 +370,7 @@ class FunctionDrive(ProcessDrive):
         self._ending = True
         crash_point("process.before_end")
         if self._performer is None:
-            durable = self._ledger.append([*records, end], notify=self._end_notices(end, result))
-            await durable
+            await self._ledger.append([*records, end], notify=self._end_notices(end, result))
         else:
             await self._performer.seal(end, records, notify=self._end_notices(end, result))
         crash_point("process.after_end")
@@ -393,10 +390,8 @@ class FunctionDrive(ProcessDrive):
         made, status = self._state.registration, process_status(end)
         notices: list[Notify] = []
         if made is not None and made.parent is not None:
-            key = f"child/{self.session}"
-            notices.append(
-                Notify(made.parent, "child_ended", f"{keys.process_id_of(self.session)} {status}", "", key=key)
-            )
+            title = f"{keys.process_id_of(self.session)} {status}"
+            notices.append(Notify(made.parent, "child_ended", title, "", key=f"child/{self.session}"))
         if self._state.session is not None:
             told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
             notices.append(self._session_notice(self._state.session, status, told))
@@ -410,17 +405,15 @@ class FunctionDrive(ProcessDrive):
 
     async def _after_end(self) -> None:
         state, error = self._state, self._state.error
-        late = [
-            found for found in await self._store.pending(self.session) if found.key.startswith(keys.TRANSFER_PREFIX)
-        ]
+        pending = await self._store.pending(self.session)
+        late = [found for found in pending if found.key.startswith(keys.TRANSFER_PREFIX)]
         if late and state.over:  # it was given to these sessions while its end was being recorded
             said = await process_value(self._store, state) if error is None else None
             told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
             for found in late:
                 session = transferred_to(found.body)
                 notice = self._session_notice(session, state.status, told)
-                durable = self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
-                await durable
+                await self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
         await self._stop_children()
 
     async def _stop_children(self) -> None:

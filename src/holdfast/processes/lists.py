@@ -163,9 +163,8 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
         case records.Opened():
             return event("created", detail=record.agent)
         case records.Admitted():
-            what = _INPUT_EVENTS.get(record.key) or (
-                "transferred" if record.key.startswith(keys.TRANSFER_PREFIX) else "came"
-            )
+            other = "transferred" if record.key.startswith(keys.TRANSFER_PREFIX) else "came"
+            what = _INPUT_EVENTS.get(record.key, other)
             return event(what, detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
         case records.Started():
             return event("started", key=record.run, detail=record.by)

@@ -190,9 +190,8 @@ class Processes:
             raise errors.InvalidArgument("process", procedure, "a function made with @hf.process")
         known = self.functions.setdefault(procedure.name, procedure)
         if known is not procedure:
-            raise errors.ProcessInvalid(
-                procedure.name, "another function has this name here; give one of them another name"
-            )
+            reason = "another function has this name here; give one of them another name"
+            raise errors.ProcessInvalid(procedure.name, reason)
         if self._context.engine is not None:
             self._context.engine.wake()  # what was left alone until now can go on
         return procedure
@@ -591,9 +590,8 @@ class Processes:
         except errors.ProcessPruned:
             return False
         if state.registration is None or state.registration.recovery != "external":
-            raise errors.ProcessInvalid(
-                id, "it is not carried out elsewhere; only recovery='external' is completed by hand"
-            )
+            reason = "it is not carried out elsewhere; only recovery='external' is completed by hand"
+            raise errors.ProcessInvalid(id, reason)
         if state.over:
             return False
         token = self._store.wait_token(journal, keys.external_wait(keys.attempt_run(state.attempt)))

@@ -250,9 +250,8 @@ def task_status(ended: kinds.Ended) -> TaskStatus:
 def task_start_records(call: TaskCall, number: int, now: int) -> list[kinds.Record]:
     """The first records of a task: its call was admitted and is intended."""
     body = msgspec.json.encode(call)
-    ask = kinds.EffectRequest(
-        "tool_call", call.tool, digest_of_bytes("task", body), cause=kinds.Cause("call", call.key), iteration=1
-    )
+    content, cause = digest_of_bytes("task", body), kinds.Cause("call", call.key)
+    ask = kinds.EffectRequest("tool_call", call.tool, content, cause=cause, iteration=1)
     return [
         kinds.Admitted(at=now, input=number, key=keys.CALL_KEY, body=msgspec.Raw(body), run=kinds.TASK_RUN),
         kinds.Intended(at=now, key=keys.task_key(call.tool), ask=ask),

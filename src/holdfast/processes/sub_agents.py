@@ -128,23 +128,16 @@ class SubAgents:
         lock = self._find_or_begin.setdefault(order.session, asyncio.Lock())
         async with lock:
             self.mine.add(order.child)
-            found = await self._found(order)
-            if found is not None:
-                if self._context.engine is not None:  # it may have been left alone until now
-                    self._context.engine.poke(found.session, again=True)
-            else:
+            receipt = None
+            with suppress(errors.JournalMissing):
+                receipt = await self._store.find_input(order.child, ORDER_KEY)
+            if receipt is None:
                 with suppress(errors.KeyConflict):  # a process that was fenced off has begun it
                     while not await self._begin(order):
                         pass  # somebody else got what was left, or a part of it
-                found = SubAgentTurn(order.child, FIRST_INPUT, order.agent)
-            return found
-
-    async def _found(self, order: SubAgentRequest) -> SubAgentTurn | None:
-        try:
-            receipt = await self._store.find_input(order.child, ORDER_KEY)
-        except errors.JournalMissing:
-            return None
-        return None if receipt is None else SubAgentTurn(order.child, receipt.input, order.agent)
+            elif self._context.engine is not None:  # it may have been left alone until now
+                self._context.engine.poke(order.child, again=True)
+            return SubAgentTurn(order.child, FIRST_INPUT if receipt is None else receipt.input, order.agent)
 
     async def _begin(self, order: SubAgentRequest) -> bool:
         """Begin a sub-agent; False if another process promised more while its share was computed.
@@ -286,10 +279,9 @@ class SubAgents:
     async def stop_turn(self, session: str, turn: str, reason: str) -> None:
         """Stop the sub-agents for which a turn waits. Those that went to the background go on."""
         await self._store.read_position()  # one that is being begun is seen
-        async for line, mandate in self._of(session):
-            if mandate.turn != turn or not mandate.key.startswith(f"{turn}/") or line.status not in _ACTIVE:
-                continue
-            if await self._context.tasks.task_for_call(session, mandate.key) is None:
+        async for line, mandate in self._of(session, turn):
+            waited_for = mandate.key.startswith(f"{turn}/") and line.status in _ACTIVE
+            if waited_for and await self._context.tasks.task_for_call(session, mandate.key) is None:
                 await self._stop(line.id, reason)
 
     async def stop_call(self, session: str, call: str, reason: str) -> None:

@@ -440,11 +440,8 @@ class Tasks:
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
         id, lease = await asyncio.gather(self._accept(session, agent, call, patient=True), claiming)
         now = self._store.clock.read().wall
-        opening = [
-            *task_start_records(call, 1, now),
-            records.Started(at=now, run=records.TASK_RUN, by=self._context.process),
-        ]
-        head = await self._store.append(lease, opening, head=lease.head)
+        started = records.Started(at=now, run=records.TASK_RUN, by=self._context.process)
+        head = await self._store.append(lease, [*task_start_records(call, 1, now), started], head=lease.head)
         drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         engine = self._context.engine
         if engine is None or not engine.begin_task(id, drive, under_way=True):

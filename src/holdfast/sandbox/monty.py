@@ -305,12 +305,9 @@ _CONTAINERS: Final = (list, dict, tuple)
 
 def encode_short_answer(number: int, outcome: CallOutcome) -> bytes | None:
     """The encoded answer to a call, if it is plain and short."""
-    if isinstance(outcome, CallValue) and isinstance(outcome.value, _CONTAINERS):
+    if isinstance(outcome, CallValue) and type(outcome.value) not in _SCALARS:
         return None
-    try:
-        answer = protocol.result_request(number, outcome)
-    except TypeError:  # `encode_result` reports it
-        return None
+    answer = protocol.result_request(number, outcome)
     return answer if len(answer) <= _SHORT else None
 
 
@@ -466,9 +463,8 @@ class ProgramExecution:
         except WorkerGone as gone:
             raise WorkerFailed("it did not answer" if gone.timed_out else "it ended at once") from gone
         if not isinstance(ready, protocol.WorkerReady):
-            raise WorkerFailed(
-                ready.message[:300] if isinstance(ready, protocol.WorkerFatal) else "it does not want to begin"
-            )
+            said = ready.message[:300] if isinstance(ready, protocol.WorkerFatal) else "it does not want to begin"
+            raise WorkerFailed(said)
         self._seconds = step + _GRACE
 
     async def _request(self, request: bytes) -> protocol.WorkerEvent:
@@ -697,9 +693,8 @@ class ProgramExecution:
             raise too_large(room)
         value, size = to_json(found.value, room)
         # A text may be the repr of a function: check in the sandbox.
-        if contract.has_repr_text(value) and isinstance(
-            await self._value(_PROBE.format(name=name)), protocol.ProgramError
-        ):
+        probe = await self._value(_PROBE.format(name=name)) if contract.has_repr_text(value) else None
+        if isinstance(probe, protocol.ProgramError):
             if isinstance(value, str) and value.startswith("<module "):
                 return ..., 0
             raise NotJson("it is or has something that is no plain value, such as a function")
@@ -778,9 +773,8 @@ def check_plan(plan: ProgramPlan) -> ProgramFailure | LimitHit | None:
     try:
         size = len(plan.source.encode())
     except UnicodeEncodeError:
-        return ProgramFailure(
-            "The program is not valid Unicode: it has half of a surrogate pair in it.", "check", "", None
-        )
+        said = "The program is not valid Unicode: it has half of a surrogate pair in it."
+        return ProgramFailure(said, "check", "", None)
     if size > plan.limits.source:
         return LimitHit("source", contract.describe_limit("source", plan.limits), "")
     return None

@@ -556,11 +556,8 @@ SUSPENDED_EVENTS: Final = (FunctionCall, SystemCall, NameLookup, AllWaiting)
 
 def is_unwanted_answer(event: WorkerEvent) -> bool:
     """True if the worker refused an answer that it did not wait for. Its state is unchanged."""
-    return (
-        isinstance(event, CodeRaised)
-        and event.error.kind == "RuntimeError"
-        and (event.error.message or "").startswith("protocol violation: ")
-    )
+    error = event.error if isinstance(event, CodeRaised) else None
+    return error is not None and error.summary().startswith("RuntimeError: protocol violation: ")
 
 
 def read_event(data: bytes, at: int, room: int) -> WorkerEvent:
@@ -690,10 +687,9 @@ def _read_completed(data: bytes, at: int, end: int, room: int) -> WorkerEvent:
 def _read_raised(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
     error = Fields(data, at, end).part(1) or (end, end)
     fields = Fields(data, *error)
-    frames = [
-        _read_frame(data, start, stop) for tag, start, stop in read_fields(data, *error) if tag == 3 << 3 | LENGTH
-    ]
-    return CodeRaised(ProgramError(fields.text(1) or "Exception", fields.text(2), tuple(frames)))
+    parts = [(start, stop) for tag, start, stop in read_fields(data, *error) if tag == 3 << 3 | LENGTH]
+    frames = tuple(_read_frame(data, start, stop) for start, stop in parts)
+    return CodeRaised(ProgramError(fields.text(1) or "Exception", fields.text(2), frames))
 
 
 def _read_frame(data: bytes, at: int, end: int) -> TracebackFrame:
@@ -702,10 +698,8 @@ def _read_frame(data: bytes, at: int, end: int) -> TracebackFrame:
         (1, 1) if part is None else (Fields(data, *part).number(1), Fields(data, *part).number(2))
         for part in (fields.part(2), fields.part(3))
     ]
-    hide_caret, hide_name = bool(fields.number(6)), bool(fields.number(7))
-    return TracebackFrame(
-        fields.text(1) or "", *places[0], *places[1], fields.text(4), fields.text(5), hide_caret, hide_name
-    )
+    texts, hidden = (fields.text(4), fields.text(5)), (bool(fields.number(6)), bool(fields.number(7)))
+    return TracebackFrame(fields.text(1) or "", *places[0], *places[1], *texts, *hidden)
 
 
 def _read_content(data: bytes, at: int, end: int) -> bytes:
@@ -768,15 +762,10 @@ def most_suspensions(limits: ProgramLimits) -> int:
 def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) -> bytes:
     """Run this code; `unchecked` skips the type check."""
     made, roots = encode_values(*variables.values())
-    named = b"".join(
-        [
-            bytes_field(2, text_field(1, name) + number_field(2, root))
-            for name, root in zip(variables, roots, strict=True)
-        ]
-    )
-    return frame_message(
-        bytes_field(3, text_field(1, code) + named + bytes_field(3, made) + number_field(4, int(unchecked)))
-    )
+    pairs = zip(variables, roots, strict=True)
+    named = b"".join([bytes_field(2, text_field(1, name) + number_field(2, root)) for name, root in pairs])
+    content = text_field(1, code) + named + bytes_field(3, made) + number_field(4, int(unchecked))
+    return frame_message(bytes_field(3, content))
 
 
 def defer_request(call: int) -> bytes:

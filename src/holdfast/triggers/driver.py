@@ -261,8 +261,7 @@ class TriggerDrive(JournalDrive):
         ask = records.EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
         kept = records.Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
-        durable = self._ledger.append([*added, kept, *parked])
-        await durable
+        await self._ledger.append([*added, kept, *parked])
         self._state, self._parked = after, bool(parked)
         crash_point("trigger.after_books")
 

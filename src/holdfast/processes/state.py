@@ -270,7 +270,9 @@ _END_WORDS: Final[dict[TaskStatus, str]] = {
 
 def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, Any]:
     """The tool result that the model gets at once when a call goes to the background."""
-    why = "runs in the background" if seconds is None else f"takes longer than {_format_span(seconds)}"
+    why = "runs in the background"
+    if seconds is not None:
+        why = f"takes longer than {f'{seconds * 1000:.0f} ms' if seconds < 1 else f'{seconds:g} s'}"
     return {
         "task": id,
         "status": "running",
@@ -307,7 +309,3 @@ def task_end_text(outcome: kinds.Outcome | None, text: str) -> str:
             return "It was stopped before it had any effect that must not be repeated."
         case None:
             return ""
-
-
-def _format_span(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:g} s"

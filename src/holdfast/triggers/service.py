@@ -155,7 +155,9 @@ class Triggers:
             raise errors.RuntimeStopped
         bound = self.targets.bind(target)
         bound.check(arguments)
-        definition = definitions.make_definition(name, _absolute_source(source), bound.target_name, arguments, options)
+        if isinstance(source, WatchSource):  # the current directory may change
+            source = replace(source, folder=os.path.abspath(source.folder))  # noqa: PTH100  links stay as they are
+        definition = definitions.make_definition(name, source, bound.target_name, arguments, options)
         if isinstance(definition.source, definitions.WebhookSource):
             parse_reference(definition.source.secret)
         task = spawn(self._declare(definition))
@@ -449,10 +451,3 @@ class Triggers:
     async def stop(self) -> None:
         self._closed = True
         await cancel_all([*self._declaring, *(task for _, task in self._lookouts.values())])
-
-
-def _absolute_source(source: definitions.Source) -> definitions.Source:
-    """Make the folder absolute: the current directory may change."""
-    if not isinstance(source, WatchSource):
-        return source
-    return replace(source, folder=os.path.abspath(source.folder))  # noqa: PTH100  links stay as they are

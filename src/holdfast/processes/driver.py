@@ -21,16 +21,9 @@ from holdfast.effects.replay import fold_history
 from holdfast.effects.scopes import GuardedCoroutine, current_scope
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes import keys
+from holdfast.processes import state as process_state
 from holdfast.processes.context import ProcessContext, ProcessWaits, StoreWait, process_value, wait_value
 from holdfast.processes.lists import CANCEL_KEY, read_process
-from holdfast.processes.state import (
-    ABANDONED_ERROR,
-    TERMINAL_STATUSES,
-    ProcessState,
-    notice_text,
-    process_status,
-    transferred_to,
-)
 from holdfast.records import ABSENT, Admitted, Cancelled, Cause, Ended, ErrorInfo, Parked, Resumed, Started, Unknown
 from holdfast.runtime.drive import JournalDrive
 from holdfast.store import Notify
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from holdfast.processes.definition import AnyProcess
-    from holdfast.processes.state import Registration
+    from holdfast.processes.state import ProcessState, Registration
     from holdfast.records import Blob, EndStatus, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification
@@ -196,7 +189,7 @@ class FunctionDrive(ProcessDrive):
         except errors.JournalMissing:
             return not self._state.starts
         # One that was cancelled may not have known of this one: a crash came before it could record it.
-        return status == "cancelled" or (status in TERMINAL_STATUSES and not self._state.starts)
+        return status == "cancelled" or (status in process_state.TERMINAL_STATUSES and not self._state.starts)
 
     async def _is_answered(self) -> bool:
         """Whether one of its waits was answered or is due."""
@@ -347,7 +340,7 @@ class FunctionDrive(ProcessDrive):
         made = self._state.registration
         gone = f"{self._state.by} ran it and is gone; " if made is not None and self._is_foreign(made) else ""
         evidence = f"{gone}{who} gave it up: {why}"
-        await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED_ERROR, evidence))
+        await self._end("failed", first=[asked], error=ErrorInfo(process_state.ABANDONED_ERROR, evidence))
 
     async def _end(
         self,
@@ -387,7 +380,7 @@ class FunctionDrive(ProcessDrive):
         ]
 
     def _end_notices(self, end: Ended, said: bytes) -> list[Notify]:
-        made, status = self._state.registration, process_status(end)
+        made, status = self._state.registration, process_state.process_status(end)
         notices: list[Notify] = []
         if made is not None and made.parent is not None:
             title = f"{keys.process_id_of(self.session)} {status}"
@@ -398,7 +391,7 @@ class FunctionDrive(ProcessDrive):
         return notices
 
     def _session_notice(self, session: str, status: str, told: str) -> Notify:
-        body = notice_text(told)
+        body = process_state.notice_text(told)
         title = f"The process {keys.process_id_of(self.session)} ({self._state.name}) is {status}"
         key = f"process/{keys.process_id_of(self.session)}"
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
@@ -411,7 +404,7 @@ class FunctionDrive(ProcessDrive):
             said = await process_value(self._store, state) if error is None else None
             told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
             for found in late:
-                session = transferred_to(found.body)
+                session = process_state.transferred_to(found.body)
                 notice = self._session_notice(session, state.status, told)
                 await self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
         await self._stop_children()

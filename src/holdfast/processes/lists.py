@@ -11,15 +11,8 @@ import msgspec
 from holdfast import errors, records
 from holdfast.crashpoints import crash_point
 from holdfast.processes import keys
-from holdfast.processes.state import (
-    TERMINAL_STATUSES,
-    ProcessState,
-    ProcessStatus,
-    Registration,
-    decode_begin,
-    process_status,
-    transferred_to,
-)
+from holdfast.processes import state as process_state
+from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, decode_begin
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.inbox import STOP_KEY
 from holdfast.store.spending import spend_by_day
@@ -27,7 +20,6 @@ from holdfast.store.spending import spend_by_day
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from holdfast.processes.state import TaskStatus
     from holdfast.store import Spend, Store
     from holdfast.store.contract import Journal, JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
@@ -43,7 +35,7 @@ _STORED_STATUS: Final[dict[str, records.Status]] = {
 }
 
 
-def stored_status(status: ProcessStatus | TaskStatus) -> records.Status:
+def stored_status(status: ProcessStatus | process_state.TaskStatus) -> records.Status:
     """The status under which the store lists a process; it does not tell abandoned and interrupted from failed."""
     return _STORED_STATUS.get(status) or cast("records.Status", status)
 
@@ -88,7 +80,7 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
         if state.status == "running" and line.status != "idle":  # nothing among the last records says otherwise
             state.status = cast("ProcessStatus", line.status)
         if found.latest is not None:
-            state.session = transferred_to(found.latest.body)
+            state.session = process_state.transferred_to(found.latest.body)
     return state
 
 
@@ -174,7 +166,7 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
             return event("waiting", detail=[keys.wait_label(wait) for wait in record.waits])
         case records.Ended():
             error = None if record.error is None else f"{record.error.kind}: {record.error.message}"
-            return event(process_status(record), key=record.run, detail=error)
+            return event(process_state.process_status(record), key=record.run, detail=error)
         case records.Intended():
             return event("asked", key=record.key, kind=record.ask.kind)
         case records.Done():

@@ -21,18 +21,8 @@ from holdfast.agent import narrow_agent
 from holdfast.crashpoints import crash_point
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.messages import Text
-from holdfast.policy.limits import (
-    ROLE,
-    Account,
-    Budget,
-    Consumption,
-    Mandate,
-    OutOf,
-    limits_under_mandate,
-    policy_of_sub_agent,
-    promised_use,
-    share_budget,
-)
+from holdfast.policy import limits as policy_limits
+from holdfast.policy.limits import ROLE, Consumption, Mandate, promised_use
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.context import AwaitedTurn
 from holdfast.processes.lists import DAMAGE
@@ -101,7 +91,8 @@ def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Ma
     known = [agents[name] for name in mandate.above if name in agents]
     if len(known) < len(mandate.above) or not known:
         return None
-    return narrow_agent(agent, policy=policy_of_sub_agent([found.policy for found in known], agent.policy))
+    policy = policy_limits.policy_of_sub_agent([found.policy for found in known], agent.policy)
+    return narrow_agent(agent, policy=policy)
 
 
 class SubAgents:
@@ -193,7 +184,7 @@ class SubAgents:
         conversation = await read_conversation(self._store, order.session)
         parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
         over = conversation.mandate
-        limits = parent.limits if over is None else limits_under_mandate(parent.limits, over)
+        limits = parent.limits if over is None else policy_limits.limits_under_mandate(parent.limits, over)
         above = (*(() if over is None else over.above), parent.name)
         if order.agent in above:
             raise SubAgentRefused(order.agent, f"it works on this itself already ({' > '.join(above)})")
@@ -201,8 +192,8 @@ class SubAgents:
             raise SubAgentRefused(order.agent, f"{parent.name!r} may start no sub-agents here (Limits.depth)")
         taint = taint_of(conversation, parent, order.session)
         accounts = [
-            Account(
-                Budget(
+            policy_limits.Account(
+                policy_limits.Budget(
                     steps=limits.steps, tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls
                 ),
                 _used_in_turn(conversation, order.turn) + await self._promised(order.session, order.turn),
@@ -211,9 +202,9 @@ class SubAgents:
         ]
         if limits.session is not None:
             used = conversation.used + await self._promised(order.session, None)
-            accounts.append(Account(limits.session, used, "session"))
-        budget = share_budget(order.budget, accounts)
-        if isinstance(budget, OutOf):
+            accounts.append(policy_limits.Account(limits.session, used, "session"))
+        budget = policy_limits.share_budget(order.budget, accounts)
+        if isinstance(budget, policy_limits.OutOf):
             raise SubAgentRefused(order.agent, f"nothing is left for it: {budget.message}")
         return Mandate(
             session=order.session,

@@ -24,17 +24,9 @@ from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int
 from holdfast.policy.hooks import HookTurn
 from holdfast.processes import keys, lists
+from holdfast.processes import state as process_state
 from holdfast.processes.driver import ProcessDrive
-from holdfast.processes.state import (
-    INTERRUPTED_ERROR,
-    ProcessState,
-    TaskCall,
-    TaskStatus,
-    task_end_text,
-    task_end_title,
-    task_start_records,
-    task_status,
-)
+from holdfast.processes.state import ProcessState, TaskCall, TaskStatus
 from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
@@ -100,7 +92,7 @@ class TaskDrive(ProcessDrive):
             if tool is None and await self._is_left(call, waits, lease.wakes):
                 return False
         if lease.head == 1:
-            self._append(task_start_records(call, 1, self._ledger.now()))
+            self._append(process_state.task_start_records(call, 1, self._ledger.now()))
         run = TaskRun(self._context, state, call, self._ledger, await self._metadata(call.turn))
         self._performer = run.performer
         try:
@@ -296,12 +288,12 @@ class TaskRun:
         ended = records.Ended(at=self.performer.now(), run=records.TASK_RUN, status=status, error=error)
         notices: list[Notify] = []
         if self._state.session is not None:
-            word, about, text = task_status(ended), self._state.id, ""
+            word, about, text = process_state.task_status(ended), self._state.id, ""
             if isinstance(outcome, records.Done):
                 given = await self.performer.read_value(outcome)
                 value = msgspec.json.decode(given)
                 text = value if isinstance(value, str) else given.decode()
-            title, said = task_end_title(self._call, word), task_end_text(outcome, text)
+            title, said = process_state.task_end_title(self._call, word), process_state.task_end_text(outcome, text)
             notices.append(Notify(self._state.session, f"task_{word}", title, said, source=about, key=f"task/{about}"))
         crash_point("task.before_end")
         await self.performer.seal(ended, [outcome], notify=notices)
@@ -371,7 +363,7 @@ def _end_status(
         case records.Failed(error=error):
             return "failed", error
         case records.Unknown():
-            return "failed", records.ErrorInfo(INTERRUPTED_ERROR, interrupted)
+            return "failed", records.ErrorInfo(process_state.INTERRUPTED_ERROR, interrupted)
         case records.Cancelled():
             return "cancelled", None
 
@@ -435,8 +427,9 @@ class Tasks:
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
         id, lease = await asyncio.gather(self._accept(session, agent, call, patient=True), claiming)
         now = self._store.clock.read().wall
-        started = records.Started(at=now, run=records.TASK_RUN, by=self._context.process)
-        head = await self._store.append(lease, [*task_start_records(call, 1, now), started], head=lease.head)
+        opening = process_state.task_start_records(call, 1, now)
+        opening.append(records.Started(at=now, run=records.TASK_RUN, by=self._context.process))
+        head = await self._store.append(lease, opening, head=lease.head)
         drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         engine = self._context.engine
         if engine is None or not engine.begin_task(id, drive, under_way=True):

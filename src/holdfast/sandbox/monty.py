@@ -29,18 +29,7 @@ from holdfast.errors.caller import AnswerRefused, ProgramDiverged, ProgramOver
 from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.names import check_int
 from holdfast.sandbox import contract, protocol
-from holdfast.sandbox.contract import (
-    CallError,
-    CallValue,
-    HostCall,
-    LimitHit,
-    NotJson,
-    PendingCalls,
-    ProgramFailure,
-    ProgramLimits,
-    to_json,
-    too_large,
-)
+from holdfast.sandbox.contract import CallError, CallValue, LimitHit, NotJson, PendingCalls, ProgramFailure, to_json
 from holdfast.sandbox.stubs import Stub, bind_arguments, stub_source
 from holdfast.sandbox.worker import RUNTIME_PACKAGE, Launcher, Worker, WorkerGone, require_programs, spawn_in_thread
 from holdfast.tools.results import OutputClip
@@ -72,22 +61,22 @@ class CallSequence:
     def __init__(self, program: str) -> None:
         self._prefix = contract.call_id(program, 0)[:-1]
         self.made = 0
-        self.waiting: dict[int, HostCall] = {}
+        self.waiting: dict[int, contract.HostCall] = {}
         """The calls without a result by the sandbox's number, in the order in which they were made."""
         self._numbers: dict[str, int] = {}
-        self._new: list[HostCall] = []
+        self._new: list[contract.HostCall] = []
         self._unused: dict[str, CallResult] = {}
         self._queue: deque[str] = deque()
         self.given: list[CallResult] = []
         """All results, in order."""
 
-    def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> HostCall:
+    def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> contract.HostCall:
         """The call with the sandbox's `number`; `ProgramDiverged` if it differs from its record."""
         known = self.waiting.get(number)  # a snapshot was taken at this call
         if known is not None:
             return known
         digest = call_digest(kind, name, arguments)
-        made = HostCall(f"{self._prefix}{self.made}", kind, name, arguments, digest)
+        made = contract.HostCall(f"{self._prefix}{self.made}", kind, name, arguments, digest)
         recorded = self._unused.get(made.id)
         if recorded is not None and recorded.digest not in ("", digest):
             asked = f"{name} with arguments of the digest {digest[:12]}"
@@ -211,7 +200,7 @@ class CallSequence:
         return int(number) if number.isascii() and number.isdigit() else self.made
 
 
-def check_outcome(call: HostCall, outcome: CallOutcome) -> None:
+def check_outcome(call: contract.HostCall, outcome: CallOutcome) -> None:
     """Raise `AnswerRefused` for an answer that does not fit this kind of call."""
     if call.kind != "clock" or isinstance(outcome, CallError):
         return
@@ -255,7 +244,7 @@ class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Number of results so far."""
     chain: str
     """Digest of these results, in order."""
-    waiting: dict[int, HostCall]
+    waiting: dict[int, contract.HostCall]
     """Calls without an answer, by the sandbox's own number."""
     printed: str
 
@@ -579,7 +568,7 @@ class ProgramExecution:
         room = self._plan.limits.value
         try:
             if called.args is None:
-                raise too_large(room)
+                raise contract.too_large(room)
             given = bind_arguments(stub, called.args, called.kwargs)
             if isinstance(given, str):
                 return protocol.error_request(number, "TypeError", given)
@@ -630,7 +619,7 @@ class ProgramExecution:
         self.calls.finish()
         try:
             if completed.too_large:
-                raise too_large(self._plan.limits.value)
+                raise contract.too_large(self._plan.limits.value)
             value, _ = to_json(completed.value, self._plan.limits.value)
         except NotJson as reason:
             said = f"The program ran to its end, but its value can't be taken: {reason}. End with a plainer one."
@@ -690,7 +679,7 @@ class ProgramExecution:
         if isinstance(found, protocol.ProgramError):
             raise NotJson(found.summary()[:_MAX_TEXT])
         if found.too_large:
-            raise too_large(room)
+            raise contract.too_large(room)
         value, size = to_json(found.value, room)
         # A text may be the repr of a function: check in the sandbox.
         probe = await self._value(_PROBE.format(name=name)) if contract.has_repr_text(value) else None
@@ -740,13 +729,13 @@ class ProgramPlan:
     stubs: dict[str, Stub]
     """By their names in programs."""
     variables: dict[str, Any]
-    limits: ProgramLimits
+    limits: contract.ProgramLimits
     seed: str
     """Of its random numbers."""
 
 
 def make_plan(
-    source: object, stubs: Sequence[Stub], variables: dict[str, Any], limits: ProgramLimits, seed: str
+    source: object, stubs: Sequence[Stub], variables: dict[str, Any], limits: contract.ProgramLimits, seed: str
 ) -> ProgramPlan:
     """The plan for a program; `InvalidArgument` for invalid inputs."""
     if not isinstance(source, str):
@@ -788,7 +777,7 @@ PARK_AFTER: Final = 0.5
 """Seconds after which a waiting program may lose its process to another: a restart takes time."""
 _FULL_PAUSE: Final = 0.05
 """Seconds between attempts to get a process in a full sandbox."""
-_DEFAULTS: Final = ProgramLimits()
+_DEFAULTS: Final = contract.ProgramLimits()
 
 
 class MontySandbox:
@@ -826,7 +815,7 @@ class MontySandbox:
         *,
         tools: Sequence[Stub] = (),
         globals: Mapping[str, Any] | None = None,
-        limits: ProgramLimits | None = None,
+        limits: contract.ProgramLimits | None = None,
         seed: str = "",
         snapshot: bytes | None = None,
     ) -> MontyProgram:
@@ -1041,7 +1030,7 @@ async def replay(
     *,
     tools: Sequence[Stub] = (),
     globals: Mapping[str, Any] | None = None,
-    limits: ProgramLimits | None = None,
+    limits: contract.ProgramLimits | None = None,
     seed: str = "",
 ) -> ProgramStep:
     """The step that a program reaches with these recorded results. Performs nothing and leaves nothing running."""

@@ -14,16 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.effects.canonical import digest
 from holdfast.errors import RecordUnreadable
-from holdfast.triggers.definition import (
-    CronSource,
-    DefineCommand,
-    IntervalSource,
-    OccurCommand,
-    RemoveCommand,
-    SwitchCommand,
-    TriggerDefinition,
-    source_schedule,
-)
+from holdfast.triggers import definition as definitions
+from holdfast.triggers.definition import CronSource, IntervalSource, TriggerDefinition
 from holdfast.triggers.schedules import moments_between, to_datetime
 
 if TYPE_CHECKING:
@@ -138,14 +130,14 @@ def take_command(state: TriggerState, number: int, key: str, at: int, command: T
     """Apply the command of input `number`, accepted under `key` at the time `at`."""
     state = replace(state, taken=number)
     match command:
-        case DefineCommand(definition):
+        case definitions.DefineCommand(definition):
             return StateChange(_define(state, number, at, definition))
-        case SwitchCommand(enabled):
+        case definitions.SwitchCommand(enabled):
             # Moments during the pause do not count as missed.
             return StateChange(replace(state, enabled=enabled, cursor=max(state.cursor, at)))
-        case RemoveCommand():
+        case definitions.RemoveCommand():
             return _remove(state, at)
-        case OccurCommand():
+        case definitions.OccurCommand():
             if not state.definition:
                 return StateChange(_skip(state, key, at, at, "the trigger was not declared yet"))
             if not state.enabled:
@@ -188,7 +180,7 @@ def queue_room(state: TriggerState) -> int:
 def reserve_due(state: TriggerState, definition: TriggerDefinition, now: int) -> StateChange:
     """Reserve or skip the moments up to `now`, and compute the next one."""
     source = definition.source
-    schedule = source_schedule(source, state.since)
+    schedule = definitions.source_schedule(source, state.since)
     if schedule is None or not isinstance(source, CronSource | IntervalSource) or not state.enabled:
         return StateChange(replace(state, next=None))
     step = _reserve_moments(state, source, schedule, now)

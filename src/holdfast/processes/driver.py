@@ -205,11 +205,10 @@ class FunctionDrive(ProcessDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
         await super()._take_inbox(pending, seen)
         for found in pending:
+            given = found.key.startswith(keys.TRANSFER_PREFIX) and found.input not in self._transferred
             if found.key == keys.ABANDON_KEY and self._abandoned is None:
                 self._abandoned = _admit_input(found, self._ledger.now())
-            elif (
-                found.key.startswith(keys.TRANSFER_PREFIX) and found.input not in self._transferred and not self._ending
-            ):
+            elif given and not self._ending:
                 self._transferred.add(found.input)
                 self._append([_admit_input(found, self._ledger.now())])
 

@@ -294,16 +294,10 @@ class Processes:
 
     def drive_of(self, work: Work | str, only: str | None) -> FunctionDrive | TaskDrive | None:
         """The drive of a process, if its function or agent is here or the host asked for it; `only` of one session."""
-        journal = work if isinstance(work, str) else work.journal
-        is_task = is_task_id(journal)
         if isinstance(work, str):
-            if is_task and only is not None:
-                return None
-        elif (
-            (only is not None and work.session != only)
-            or self.is_left(journal, work.wakes)
-            or work.agent not in (self._context.agents if is_task else self.functions)
-        ):
+            return None if only is not None and is_task_id(work) else self._drive(work)
+        journal, known = work.journal, self._context.agents if is_task_id(work.journal) else self.functions
+        if (only is not None and work.session != only) or self.is_left(journal, work.wakes) or work.agent not in known:
             return None
         return self._drive(journal)
 

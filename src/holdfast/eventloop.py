@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Collection, Coroutine, Generator
 
 
 T = TypeVar("T")
@@ -76,6 +76,13 @@ async def cancel_and_wait(task: asyncio.Task[Any]) -> bool:
     await asyncio.wait({task}, timeout=UNWIND_TIMEOUT)
     ignore_result(task)
     return task.done()
+
+
+async def cancel_all(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until all have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def ignore_result(task: asyncio.Task[Any]) -> None:

@@ -32,7 +32,7 @@ from holdfast.sandbox import (
     stubs_of,
     worker,
 )
-from holdfast.sandbox.execution import seal, snapshot_key, unseal
+from holdfast.sandbox.monty import seal, snapshot_key, unseal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -342,7 +342,7 @@ async def test_a_worker_that_dies_while_it_works_is_a_result(sandbox: MontySandb
 
 
 async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.sandbox.execution._GRACE", 0.1)
+    monkeypatch.setattr("holdfast.sandbox.monty._GRACE", 0.1)
     program = await sandbox.start("await fetch(1)", tools=TOOLS, limits=ProgramLimits(step_seconds=0.3))
     step = await program.run()
     assert isinstance(step, PendingCalls)

@@ -21,12 +21,12 @@ from holdfast.clock import wall_time
 from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
+from holdfast.processes.context import process_value
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
 from holdfast.processes.lists import ProcessEvent, ProcessLine, glance_process
 from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
-from holdfast.processes.waits import process_value
 from holdfast.runtime.open import open as open_runtime
 from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.store import Store

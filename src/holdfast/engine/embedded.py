@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
-from holdfast.eventloop import spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import is_session_id
 from holdfast.policy.limits import TICK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from holdfast.runtime.drive import JournalDrive
     from holdfast.store import Store
@@ -77,13 +77,16 @@ class EmbeddedEngine:
         self._concurrency = concurrency
         self._active: dict[str, tuple[JournalDrive, asyncio.Task[None]]] = {}
         self._queue: dict[str, None] = {}
-        self._stuck: dict[str, errors.HoldfastError] = {}
+        self.stuck: dict[str, errors.HoldfastError] = {}
+        """Journals that are not driven until the store is opened again, with the errors."""
         self._failures: dict[str, tuple[int, float]] = {}
         self._held: Counter[str] = Counter()
         """Number of held inputs of each session."""
         self._held_since: dict[str, float] = {}
         """Loop time at which the work of a held session was last considered."""
         self._wake = asyncio.Event()
+        self.wake = self._wake.set
+        """Poll again: this runtime may accept more work now."""
         self._tasks: list[asyncio.Task[None]] = []
         self._tasks_active: set[str] = set()
         """Background work driven here; it takes no room from sessions."""
@@ -111,7 +114,7 @@ class EmbeddedEngine:
 
         With `again`, another drive follows the running one, because the store shows no trace of the change.
         """
-        if self._stopping or session in self._stuck:
+        if self._stopping or session in self.stuck:
             return
         found = self._active.get(session)
         if found is not None:
@@ -128,7 +131,7 @@ class EmbeddedEngine:
         The drive claims the lease behind the input, usually in the same commit. After False, `poke` the session once
         the input is written.
         """
-        if self._stopping or session in self._stuck or session in self._active or session in self._held:
+        if self._stopping or session in self.stuck or session in self._active or session in self._held:
             return False
         if self._room() <= 0:
             return False
@@ -156,13 +159,9 @@ class EmbeddedEngine:
         self._ticked = 0.0
         self._wake.set()
 
-    def wake(self) -> None:
-        """Poll again: this runtime may accept more work now."""
-        self._wake.set()
-
     def retry(self, session: str) -> None:
         """Drive a stuck session again, for a stop request."""
-        self._stuck.pop(session, None)
+        self.stuck.pop(session, None)
         self._urge(session)
 
     def _urge(self, session: str) -> None:
@@ -171,11 +170,6 @@ class EmbeddedEngine:
             found[0].notify()
         elif not self._stopping:
             self._begin(session, session, urgent=True)
-
-    @property
-    def stuck(self) -> Mapping[str, errors.HoldfastError]:
-        """Journals that are not driven until the store is opened again, with the errors."""
-        return self._stuck
 
     @property
     def active(self) -> int:
@@ -233,9 +227,7 @@ class EmbeddedEngine:
 
     def _patience(self) -> float:
         """Time until the next poll if nothing happens."""
-        waits = [IDLE_CHECK]
-        if self._foreign:
-            waits.append(HOLDER_CHECK)
+        waits = [HOLDER_CHECK if self._foreign else IDLE_CHECK]
         if self._due is not None:
             # An overdue wait that can't be expired now must not keep the engine busy.
             left = (self._due - self._store.clock.read().wall) / 1000
@@ -281,8 +273,7 @@ class EmbeddedEngine:
             page = await self._store.work(page[-1].no)
         now = asyncio.get_running_loop().time()
         # Forget the failures of sessions whose delay has passed and that have no work.
-        for session in [name for name, (_, at) in self._failures.items() if at <= now and name not in self._active]:
-            del self._failures[session]
+        self._failures = {name: one for name, one in self._failures.items() if one[1] > now or name in self._active}
         self._took = now - begun
 
     async def _timers(self, due: int | None) -> bool:
@@ -305,7 +296,7 @@ class EmbeddedEngine:
 
     def _consider(self, work: Work) -> None:
         session = work.journal
-        if session in self._stuck or self._stopping:
+        if session in self.stuck or self._stopping:
             return
         if session in self._active:
             if work.holder is None:
@@ -383,7 +374,7 @@ class EmbeddedEngine:
             _log.warning("session %r is tried again in %s s: %s", session, rest, error)
             return
         broken = errors.InvariantBroken(f"the session {session!r} could not be driven: {error!r}")
-        self._stuck[session] = error if isinstance(error, errors.HoldfastError) else broken
+        self.stuck[session] = error if isinstance(error, errors.HoldfastError) else broken
         _log.error("session %r is stuck: %s", session, error, exc_info=error)
         self._on_stuck(session)
 
@@ -398,8 +389,4 @@ class EmbeddedEngine:
         tasks = [task for _, task in self._active.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
-        for task in tasks:
-            task.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+        await cancel_all([*tasks, *self._tasks])

@@ -1,4 +1,8 @@
-"""The context of a durable function: every effect goes through it and is recorded."""
+"""The context of a durable function, and its waits: every effect goes through the context and is recorded.
+
+In this order: the sources of answers (timers, signals, deferrals, children, turns of agents), the open waits of one
+run, and the context.
+"""
 
 # The handles of children and deferrals belong to their context.
 # pyright: reportPrivateUsage=false
@@ -9,9 +13,10 @@ import asyncio
 import contextvars
 import inspect
 import secrets as chance
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -19,36 +24,28 @@ import msgspec
 from holdfast import errors
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
 from holdfast.effects.keys import segment
-from holdfast.effects.replay import Repeat
+from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
-from holdfast.eventloop import spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
 from holdfast.processes.lists import ProcessLine
-from holdfast.processes.state import Registration
-from holdfast.processes.waits import (
-    AwaitedTurn,
-    ChildWait,
-    StoreWait,
-    TurnWait,
-    drop_answer,
-    raise_unless_completed,
-    wait_value,
-)
-from holdfast.records import Cancelled, Cause, Done, Failed
+from holdfast.processes.state import TERMINAL_STATUSES, Registration
+from holdfast.records import Cancelled, Cause, Done, ErrorInfo, Failed, Intended
 from holdfast.runtime.deferrals import DEFERRAL_KIND
 from holdfast.runtime.hooks import HookRunner
 from holdfast.runtime.model_call import COMPLETE as MODEL_CALL_NAME
 from holdfast.runtime.model_call import CompletionRequest, DirectCaller
-from holdfast.runtime.waits import failure_reason, wait_name
+from holdfast.runtime.turn import TurnReader
+from holdfast.runtime.waits import JournalWaits, failure_reason, wait_name
 from holdfast.store.inbox import STOP_KEY
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, Deferred
 from holdfast.turns.keys import DEFERRAL, input_number
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Generator
     from datetime import timedelta
 
     from holdfast.agent import Agent
@@ -57,10 +54,11 @@ if TYPE_CHECKING:
     from holdfast.processes.definition import AnyProcess
     from holdfast.processes.service import Processes
     from holdfast.processes.state import ProcessState
-    from holdfast.processes.waits import ProcessWaits
     from holdfast.records import EffectKind, EffectRequest, Outcome
     from holdfast.runtime.context import RuntimeContext
     from holdfast.secrets.sources import SecretAccess
+    from holdfast.store import Store
+    from holdfast.store.contract import Wait
 
 
 T = TypeVar("T")
@@ -71,6 +69,345 @@ _DEFER: Final = "defer"
 _ANSWER: Final = "deferred answer"
 """Name of the effect that waits for the answer of a deferral."""
 _current_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("holdfast_step", default=None)
+
+
+# ---- the sources of answers ------------------------------------------------------------------------------------------
+
+TURN_WAIT_KIND: Final = "turn"
+"""The kind of the waits for turns of agents."""
+TURN_RECHECK_MS: Final = 300_000
+"""Interval at which a process checks a turn by itself, in case the runtime that would answer is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAnswer:
+    """The answer of a wait: a JSON value, or an error."""
+
+    body: bytes = b"null"
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True)
+class StoreWait:
+    """A wait in the store: a timer, a signal, or a deferral."""
+
+    store: Store
+    journal: str
+    label: str
+    due: int | None = None
+    resend: Callable[[bytes], Awaitable[None]] | None = None
+    """Sends an answer again that came after the wait was withdrawn; without it, the answer is dropped."""
+    timer: bool = False
+    """Its deadline is its answer."""
+
+    async def begin(self) -> WaitAnswer | None:
+        wait = await JournalWaits(self.store, self.journal).open(self.label, self.due)
+        self.due = wait.deadline  # the first one counts
+        return self._answer(wait)
+
+    async def look(self) -> WaitAnswer | None:
+        wait = await self.store.wait(self.journal, self.label)
+        if wait is None:
+            return None
+        if wait.state == "open" and wait.deadline is not None and wait.deadline <= self.store.clock.read().wall:
+            wait = (await self.store.expire_wait(self.journal, self.label)).wait
+        return self._answer(wait)
+
+    async def withdraw(self) -> None:
+        wait = (await self.store.cancel_wait(self.journal, self.label)).wait
+        if wait.state == "resolved" and self.resend is not None:
+            await self.resend(wait.payload or b"null")
+
+    def _answer(self, wait: Wait) -> WaitAnswer | None:
+        if wait.state == "open":
+            return None
+        if wait.state == "resolved":
+            return WaitAnswer(wait.payload or b"null")
+        if wait.state == "expired" and self.timer:
+            return WaitAnswer()
+        return WaitAnswer(error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
+
+
+@dataclass(slots=True)
+class ChildWait:
+    """The end of a child process."""
+
+    store: Store
+    label: str
+    processes: Processes
+    due: int | None = None
+
+    async def begin(self) -> WaitAnswer | None:
+        return await self.look()
+
+    async def look(self) -> WaitAnswer | None:
+        try:
+            line = await self.store.journal(self.label)
+        except errors.JournalMissing:
+            said = f"there is no process {keys.process_id_of(self.label)!r}"
+            return WaitAnswer(error=ErrorInfo("ProcessUnknown", said))
+        if line.status not in TERMINAL_STATUSES:
+            return None
+        return WaitAnswer(encode_value(await process_end(self.store, await self.processes.read(self.label))))
+
+    async def withdraw(self) -> None:
+        """The child goes on."""
+
+
+class AwaitedTurn(msgspec.Struct, frozen=True):
+    """The turn that a wait is about, as the body of the wait."""
+
+    session: str
+    input: int
+
+
+class TurnWait:
+    """The end of a turn. The runtime answers the wait; the process also checks by itself now and then."""
+
+    def __init__(self, store: Store, journal: str, key: str, turn: AwaitedTurn, processes: Processes) -> None:
+        now = store.clock.read().wall
+        self.due: int | None = now + TURN_RECHECK_MS
+        self.label = f"{keys.timer_wait(key)}~{now // TURN_RECHECK_MS}"  # one for each period between its own checks
+        self._store = store
+        self._journal = journal
+        self._turn = turn
+        self._processes = processes
+
+    async def begin(self) -> WaitAnswer | None:
+        found = await self.look()
+        if found is None:
+            body = msgspec.json.encode(self._turn)
+            await self._store.open_wait(self._journal, self.label, deadline=self.due, kind=TURN_WAIT_KIND, body=body)
+            self._processes.answer_on_end(self._turn, self._journal, self.label)
+        return found
+
+    async def look(self) -> WaitAnswer | None:
+        reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=True)
+        ending = await reader.read()
+        if ending is None:
+            return None
+        outcome = reader.outcome(ending, None)
+        told = {
+            "turn": outcome.turn,
+            "status": outcome.status,
+            "text": outcome.text,
+            "value": outcome.value,
+            "typed": ending.typed,
+            "agent": ending.agent,
+            "message": outcome.message or outcome.code,
+        }
+        return WaitAnswer(encode_value(told))
+
+    async def withdraw(self) -> None:
+        await self._store.cancel_wait(self._journal, self.label)
+
+
+WaitSource: TypeAlias = StoreWait | ChildWait | TurnWait
+"""The source of an answer. Its `label` is the name in the record, `due` the time of the next check at the latest."""
+
+
+async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
+    """The end of a process as plain JSON."""
+    if state.status == "completed":
+        return {"status": "completed", "value": await process_value(store, state)}
+    error = state.error or ErrorInfo("", "")
+    return {"status": state.status, "kind": error.kind, "message": error.message}
+
+
+async def process_value(store: Store, state: ProcessState) -> Any:  # whatever the function gave
+    """The result of a process."""
+    if state.blob is None:
+        return decode_value(state.value or b"null")
+    body = await store.blob(state.blob.digest)
+    if body is None:
+        raise errors.BlobMissing(state.blob.digest)
+    return decode_value(body)
+
+
+def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
+    """Raise the error for the end of a process that did not complete."""
+    match told["status"]:
+        case "completed":
+            return
+        case "cancelled":
+            raise errors.ProcessCancelled(id, told["message"])
+        case "abandoned":
+            raise errors.ProcessAbandoned(id, told["message"])
+        case _:
+            raise errors.ProcessFailed(id, told["kind"], told["message"])
+
+
+async def wait_value(performer: Performer, outcome: Outcome, returns: type[Any] | None = None) -> Any:
+    """The answer of a wait; `WaitEnded` if there is none."""
+    if isinstance(outcome, Done):
+        return decode_value(await performer.read_value(outcome), returns)
+    raise errors.WaitEnded(outcome.key, outcome.error.kind if isinstance(outcome, Failed) else "cancelled")
+
+
+# ---- the open waits of one run ---------------------------------------------------------------------------------------
+
+QUIET_ROUNDS: Final = 32
+"""Rounds without activity that count as quiet, on event loops that hide their queues."""
+TIMER_PAUSE: Final = 0.02
+"""Pause before the next look at code that has set a timer of its own, in seconds."""
+LOOK_INTERVAL: Final = 0.5
+"""Interval at which waits are checked while other branches of the function work, in seconds."""
+
+
+@dataclass(slots=True)
+class _PendingWait:
+    source: WaitSource
+    came: asyncio.Future[WaitAnswer]
+    alarm: asyncio.TimerHandle | None = None
+
+
+class ProcessWaits:
+    """The open waits of one run of a durable function."""
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+        self._loop = asyncio.get_running_loop()
+        self.pending: dict[str, _PendingWait] = {}
+        """By the key of the effect that waits."""
+        self.busy = 0
+        """The number of branches that do something else than wait."""
+        self.moved = asyncio.Event()
+        """Set when a branch begins to wait, or ends to work beside one that waits."""
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the function does nothing but wait at this moment."""
+        if not self.pending or self.busy or any(pending.came.done() for pending in self.pending.values()):
+            return False
+        return self._next_activity() is None
+
+    def _next_activity(self) -> Literal["run", "wake"] | None:
+        """The next thing that the function will do: run, wake by a timer of its own, or nothing."""
+        loop: Any = asyncio.get_running_loop()
+        for queue in ("_ready", "held", "_scheduled"):  # a simulated loop holds back what it does not run yet
+            for handle in getattr(loop, queue, ()):
+                context = getattr(handle, "_context", None)
+                place = None if context is None or handle.cancelled() else context.get(current_scope)
+                if place is not None and place.drive is self._performer:
+                    return "wake" if queue == "_scheduled" else "run"
+        return None
+
+    async def _only_waits(self) -> bool:
+        """Whether the function does nothing but wait. If it is active this pauses a moment before it answers."""
+        shown = hasattr(asyncio.get_running_loop(), "_ready")
+        for _ in range(1 if shown else QUIET_ROUNDS):
+            found = self._next_activity()
+            if found is not None:
+                await asyncio.sleep(0 if found == "run" else TIMER_PAUSE)
+                return False
+            if not shown:
+                await asyncio.sleep(0)
+        return True
+
+    async def idle(self) -> None:
+        """Return when the function does nothing but wait. Until then, check its waits now and then."""
+        while True:
+            self.moved.clear()
+            if self.pending and not self.busy:
+                if await self._only_waits() and self.quiet:
+                    return
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.moved.wait(), LOOK_INTERVAL if self.pending else None)
+            self.look()
+
+    def look(self) -> None:
+        """Check all open waits in the background."""
+        if self.pending and (self._looking is None or self._looking.done()):
+            self._looking = spawn(self._look())
+
+    async def _look(self) -> None:
+        for pending in list(self.pending.values()):
+            try:
+                found = await pending.source.look()
+            except errors.StoreError:
+                return  # it is looked at again
+            if found is not None and not pending.came.done():
+                pending.came.set_result(found)
+
+    async def close(self) -> None:
+        """Stop checking."""
+        for pending in self.pending.values():
+            if pending.alarm is not None:
+                pending.alarm.cancel()
+        await cancel_all([] if self._looking is None else [self._looking])
+
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+            if self.pending:
+                self.moved.set()
+
+    async def seek(
+        self, place: EffectScope, key: str, ask: EffectRequest, source: WaitSource, *, intend: bool = False
+    ) -> Outcome:
+        """The outcome of a wait: recorded before, or the answer when it comes."""
+        performer = self._performer
+        await performer.admit()
+        with performer.occupied(place), self.at_work():
+            decision = performer.decide(key, ask, Repeat.FREE, place)
+            recorded = await performer.recall(decision)
+            if recorded is not None:
+                return recorded
+            if intend and isinstance(decision, Perform):
+                performer.submit([Intended(at=performer.now(), key=key, ask=ask)], patient=True)
+            asked = None if intend else ask
+            try:
+                begun = self._loop.time()
+                found = await self.halting(source.begin())
+                if found is None:
+                    found = await self._wait_in_memory(key, source)
+                if found.error is not None:
+                    outcome: Outcome = Failed(at=performer.now(), key=key, ask=asked, error=found.error)
+                else:
+                    outcome = await performer.succeeded(key, asked, found.body, begun)
+                await performer.record([outcome])
+            except asyncio.CancelledError:
+                try:
+                    performer.check_running()
+                except (errors.Halted, errors.RunEnded, asyncio.CancelledError):
+                    pass  # nothing is withdrawn when the whole run stops
+                else:
+                    performer.abandon([Cancelled(at=performer.now(), key=key, ask=asked)])
+                    with suppress(errors.StoreError):
+                        await asyncio.shield(source.withdraw())
+                raise
+            return outcome
+
+    async def halting(self, work: Awaitable[Any]) -> Any:
+        """Await `work`; an error of the store halts the run instead of failing the wait."""
+        try:
+            return await work
+        except errors.StoreError as error:
+            raise self._performer.halt(error) from error
+
+    async def _wait_in_memory(self, key: str, source: WaitSource) -> WaitAnswer:
+        pending = self.pending[key] = _PendingWait(source, self._loop.create_future())
+        if source.due is not None:
+            delay = max(0.0, (source.due - self._performer.now()) / 1000)
+            pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
+        self.busy -= 1
+        self.moved.set()
+        try:
+            return await pending.came
+        finally:
+            self.busy += 1
+            del self.pending[key]
+            if pending.alarm is not None:
+                pending.alarm.cancel()
+
+
+# ---- the context -----------------------------------------------------------------------------------------------------
 
 
 class Child:
@@ -280,7 +617,8 @@ class ProcessContext:
         ms = milliseconds(span)
         place, key = self._next_key("sleep")
         ask = self._performer.request(key, "sleep", "sleep", {"ms": ms})
-        timer = StoreWait(self._store, self._state.journal, keys.timer_wait(key), self._performer.now() + ms)
+        due = self._performer.now() + ms
+        timer = StoreWait(self._store, self._state.journal, keys.timer_wait(key), due, timer=True)
         await self._waits.seek(place, key, ask, timer)
 
     async def wait(
@@ -335,7 +673,7 @@ class ProcessContext:
         check_returns(returns)
         place, key = self._next_key(_ANSWER)
         ask = self._performer.request(key, "process", name, None)
-        source = StoreWait(self._store, self._state.journal, name, due, drop_answer)
+        source = StoreWait(self._store, self._state.journal, name, due)
         outcome = await self._waits.seek(place, key, ask, source)
         if isinstance(outcome, Done):
             body = await self._performer.read_value(outcome)
@@ -366,7 +704,7 @@ class ProcessContext:
             if tasks:
                 await asyncio.wait(tasks)
         except asyncio.CancelledError:
-            await _cancel_all(tasks)
+            await cancel_all(tasks)
             raise
         self._performer.check_halted()
         return [task.result() for task in tasks]
@@ -417,9 +755,9 @@ class ProcessContext:
                 else:
                     raise error
                 await performer.record([outcome])
-                await _cancel_all(tasks)
+                await cancel_all(tasks)
         except asyncio.CancelledError:
-            await _cancel_all(tasks)
+            await cancel_all(tasks)
             performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask)])
             raise
         performer.check_halted()
@@ -441,9 +779,8 @@ class ProcessContext:
         made, own = self._processes.procedure(process), self._state.registration
         depth = 1 + (0 if own is None else own.depth)
         if depth > MAX_DEPTH:
-            raise errors.ProcessInvalid(
-                made.name, f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
-            )
+            reason = f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
+            raise errors.ProcessInvalid(made.name, reason)
         arguments = made.stored(args, kwargs)
         place, key = self._next_key(made.name)
         child = keys.child_id(made.name, self._state.journal, key) if id is None else keys.check_process_id(id)
@@ -517,12 +854,7 @@ class ProcessContext:
         await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
 
     async def run_agent(
-        self,
-        agent: Agent | str,
-        prompt: str,
-        *,
-        session: str | None = None,
-        deadline: timedelta | float | None = None,
+        self, agent: Agent | str, prompt: str, *, session: str | None = None, deadline: timedelta | float | None = None
     ) -> Any:  # text, or a value of the agent's output
         """Ask an agent, in a session of its own unless you name one, and wait for its answer.
 
@@ -589,9 +921,3 @@ def _close_unused(work: tuple[Awaitable[Any], ...]) -> None:
     for each in work:
         if inspect.iscoroutine(each):
             each.close()
-
-
-async def _cancel_all(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,18 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Final,
-    Generic,
-    ParamSpec,
-    TypeVar,
-    get_args,
-    get_type_hints,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
 
 import holdfast
 from holdfast.effects.canonical import encode_value
@@ -27,7 +16,7 @@ from holdfast.processes.state import OnParentEnd, Recovery
 from holdfast.tools.definition import parse_retry
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from pydantic import BaseModel
 
@@ -37,8 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_MAX_PROBLEMS: Final = 5
-"""How many problems with arguments are told at once."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +46,16 @@ class ProcessDefinition(Generic[P, R]):
     def __repr__(self) -> str:
         return f"Procedure({self.name!r})"
 
-    def check_names(self, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments that it has no parameter for, and too few of them; their values may not be known yet."""
-        self._bind(**arguments)
-
     def stored(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments as they are stored: checked, as plain JSON, with the defaults of what was left out."""
-        return self._checked(self._bind(*args, **kwargs))[1]
+        return self._checked(self.bind(*args, **kwargs))[1]
 
     def values(self, stored: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them."""
         return self._checked(stored)[0]
 
-    def _bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Refuse arguments that it has no parameter for, and too few of them; their values may not be known yet."""
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -80,29 +64,25 @@ class ProcessDefinition(Generic[P, R]):
     def _checked(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         from pydantic import ValidationError  # only where it is needed
 
-        unknown = sorted(set(arguments) - set(self._parameters))
+        unknown = sorted(set(arguments) - set(self._signature.parameters))
         if unknown:
             raise ProcessInvalid(self.name, f"it has no parameter {unknown[0]!r}")
         try:
             found = self._shape.__pydantic_validator__.validate_json(encode_value(arguments))
             plain = found.model_dump(mode="json", by_alias=True)
         except ValidationError as error:
-            details = error.errors(include_url=False, include_context=False, include_input=False)
-            told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details[:_MAX_PROBLEMS])
+            details = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+            told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details)
             raise ProcessInvalid(self.name, f"its arguments do not fit: {told}") from None
         except InvalidValue as error:
             raise ProcessInvalid(self.name, f"its arguments have no JSON form: {error}") from None
-        values = {name: getattr(found, f"p{n}") for n, name in enumerate(self._parameters)}
+        values = {name: getattr(found, f"p{n}") for n, name in enumerate(self._signature.parameters)}
         return values, plain
 
     @cached_property
     def _signature(self) -> inspect.Signature:
         signature = inspect.signature(self.function)
         return signature.replace(parameters=list(signature.parameters.values())[1:])
-
-    @cached_property
-    def _parameters(self) -> tuple[str, ...]:
-        return tuple(self._signature.parameters)
 
     @cached_property
     def _shape(self) -> type[BaseModel]:

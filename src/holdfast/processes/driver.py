@@ -21,17 +21,9 @@ from holdfast.effects.replay import fold_history
 from holdfast.effects.scopes import GuardedCoroutine, current_scope
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes import keys
-from holdfast.processes.context import ProcessContext
+from holdfast.processes import state as process_state
+from holdfast.processes.context import ProcessContext, ProcessWaits, StoreWait, process_value, wait_value
 from holdfast.processes.lists import CANCEL_KEY, read_process
-from holdfast.processes.state import (
-    ABANDONED_ERROR,
-    TERMINAL_STATUSES,
-    ProcessState,
-    notice_text,
-    process_status,
-    transferred_to,
-)
-from holdfast.processes.waits import ProcessWaits, StoreWait, drop_answer, process_value, wait_value
 from holdfast.records import ABSENT, Admitted, Cancelled, Cause, Ended, ErrorInfo, Parked, Resumed, Started, Unknown
 from holdfast.runtime.drive import JournalDrive
 from holdfast.store import Notify
@@ -41,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from holdfast.processes.definition import AnyProcess
-    from holdfast.processes.state import Registration
+    from holdfast.processes.state import ProcessState, Registration
     from holdfast.records import Blob, EndStatus, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification
@@ -137,6 +129,7 @@ class FunctionDrive(ProcessDrive):
     def __init__(self, context: RuntimeContext, journal: str) -> None:
         super().__init__(context, journal)
         self._processes = context.processes
+        self._me = context.store.owner.describe()
         self._waits: ProcessWaits | None = None
         self._abandoned: Admitted | None = None
         """The request to give the process up, if there is one."""
@@ -175,7 +168,7 @@ class FunctionDrive(ProcessDrive):
         if await self._is_orphan(made):
             await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
             return True
-        procedure = self._processes.known(made.name)
+        procedure = self._processes.functions.get(made.name)
         if procedure is None and made.recovery != "external":
             return False  # another process may know it
         if self._state.status == "waiting" and not self._notifications and not await self._is_answered():
@@ -187,10 +180,6 @@ class FunctionDrive(ProcessDrive):
         """Whether only its owner, another process, may go on with it."""
         return made.recovery == "owner" and self._state.starts > 0 and self._state.by != self._me
 
-    @property
-    def _me(self) -> str:
-        return self._store.owner.describe()
-
     async def _is_orphan(self, made: Registration) -> bool:
         """Whether its parent was cancelled, or ended before this process began."""
         if made.parent is None or made.on_parent_end != "cancel":
@@ -200,16 +189,14 @@ class FunctionDrive(ProcessDrive):
         except errors.JournalMissing:
             return not self._state.starts
         # One that was cancelled may not have known of this one: a crash came before it could record it.
-        return status == "cancelled" or (status in TERMINAL_STATUSES and not self._state.starts)
+        return status == "cancelled" or (status in process_state.TERMINAL_STATUSES and not self._state.starts)
 
     async def _is_answered(self) -> bool:
         """Whether one of its waits was answered or is due."""
         now = self._store.clock.read().wall
         for name in self._state.waits:
-            wait = await self._store.wait(self.session, name)
-            if wait is None:
-                continue
-            if wait.state != "open" or (wait.deadline is not None and wait.deadline <= now):
+            wait = await self._store.wait(self.session, name)  # None: the end of a child, which tells of it
+            if wait is not None and (wait.state != "open" or (wait.deadline is not None and wait.deadline <= now)):
                 return True
         return False
 
@@ -218,11 +205,10 @@ class FunctionDrive(ProcessDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
         await super()._take_inbox(pending, seen)
         for found in pending:
+            given = found.key.startswith(keys.TRANSFER_PREFIX) and found.input not in self._transferred
             if found.key == keys.ABANDON_KEY and self._abandoned is None:
                 self._abandoned = _admit_input(found, self._ledger.now())
-            elif (
-                found.key.startswith(keys.TRANSFER_PREFIX) and found.input not in self._transferred and not self._ending
-            ):
+            elif given and not self._ending:
                 self._transferred.add(found.input)
                 self._append([_admit_input(found, self._ledger.now())])
 
@@ -240,7 +226,11 @@ class FunctionDrive(ProcessDrive):
                 await durable  # nobody else may begin it from here on
         performer = Performer(self._ledger, fold_history(self._state.records), name)
         performer.iteration = self._state.attempt
-        performer.cause = self._cause(made)
+        if made.parent is not None:
+            performer.cause = Cause("process", keys.process_id_of(made.parent))
+        else:
+            id = self._state.id
+            performer.cause = Cause("trigger", id) if id.startswith(TRIGGERED) else Cause("input", "1")
         waits = self._waits = ProcessWaits(performer)
         crash_point("process.begun")
         body = self._begin(performer, self._call(performer, waits, made, procedure))
@@ -260,13 +250,6 @@ class FunctionDrive(ProcessDrive):
             await performer.close("ended")
             self._body = None
 
-    def _cause(self, made: Registration) -> Cause:
-        """The cause of a process: its parent, a trigger, or the input that started it."""
-        if made.parent is not None:
-            return Cause("process", keys.process_id_of(made.parent))
-        id = self._state.id
-        return Cause("trigger", id) if id.startswith(TRIGGERED) else Cause("input", "1")
-
     async def _call(
         self, performer: Performer, waits: ProcessWaits, made: Registration, procedure: AnyProcess | None
     ) -> Any:  # whatever the function gives
@@ -275,7 +258,7 @@ class FunctionDrive(ProcessDrive):
         if made.recovery == "external":
             key = root.next("outside")
             ask = performer.request(key, "process", "outside", None)
-            source = StoreWait(self._store, self.session, keys.external_wait(performer.run), None, drop_answer)
+            source = StoreWait(self._store, self.session, keys.external_wait(performer.run))
             told = await wait_value(performer, await waits.seek(root, key, ask, source))
             if "error" in told:
                 raise errors.ProcessFailed(self._state.id, "outside", str(told["error"]))
@@ -288,7 +271,7 @@ class FunctionDrive(ProcessDrive):
 
     async def _finish(self, performer: Performer, waiting: ProcessWaits, body: asyncio.Task[Any]) -> None:
         if not body.done():
-            waits = waiting.waits
+            waits = tuple(pending.source.label for pending in waiting.pending.values())
             performer.refuse()
             await cancel_and_wait(body)
             await performer.close("cancelled")
@@ -330,7 +313,7 @@ class FunctionDrive(ProcessDrive):
     async def _end_or_retry(self, performer: Performer, error: Exception) -> None:
         """Park the process until its next attempt if its retry policy allows one; otherwise end it."""
         info, attempt = error_info(error, performer.redactor.text), self._state.attempt
-        procedure = self._processes.known(self._state.name or "")
+        procedure = self._processes.functions.get(self._state.name or "")
         policy = None if procedure is None else procedure.retry
         pause = None if policy is None else policy.pause_after(attempt, error)
         if pause is None:
@@ -356,7 +339,7 @@ class FunctionDrive(ProcessDrive):
         made = self._state.registration
         gone = f"{self._state.by} ran it and is gone; " if made is not None and self._is_foreign(made) else ""
         evidence = f"{gone}{who} gave it up: {why}"
-        await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED_ERROR, evidence))
+        await self._end("failed", first=[asked], error=ErrorInfo(process_state.ABANDONED_ERROR, evidence))
 
     async def _end(
         self,
@@ -379,8 +362,7 @@ class FunctionDrive(ProcessDrive):
         self._ending = True
         crash_point("process.before_end")
         if self._performer is None:
-            durable = self._ledger.append([*records, end], notify=self._end_notices(end, result))
-            await durable
+            await self._ledger.append([*records, end], notify=self._end_notices(end, result))
         else:
             await self._performer.seal(end, records, notify=self._end_notices(end, result))
         crash_point("process.after_end")
@@ -397,37 +379,33 @@ class FunctionDrive(ProcessDrive):
         ]
 
     def _end_notices(self, end: Ended, said: bytes) -> list[Notify]:
-        made, status = self._state.registration, process_status(end)
+        made, status = self._state.registration, process_state.process_status(end)
         notices: list[Notify] = []
         if made is not None and made.parent is not None:
-            key = f"child/{self.session}"
-            notices.append(
-                Notify(made.parent, "child_ended", f"{keys.process_id_of(self.session)} {status}", "", key=key)
-            )
+            title = f"{keys.process_id_of(self.session)} {status}"
+            notices.append(Notify(made.parent, "child_ended", title, "", key=f"child/{self.session}"))
         if self._state.session is not None:
             told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
             notices.append(self._session_notice(self._state.session, status, told))
         return notices
 
     def _session_notice(self, session: str, status: str, told: str) -> Notify:
-        body = notice_text(told)
+        body = process_state.notice_text(told)
         title = f"The process {keys.process_id_of(self.session)} ({self._state.name}) is {status}"
         key = f"process/{keys.process_id_of(self.session)}"
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
 
     async def _after_end(self) -> None:
         state, error = self._state, self._state.error
-        late = [
-            found for found in await self._store.pending(self.session) if found.key.startswith(keys.TRANSFER_PREFIX)
-        ]
+        pending = await self._store.pending(self.session)
+        late = [found for found in pending if found.key.startswith(keys.TRANSFER_PREFIX)]
         if late and state.over:  # it was given to these sessions while its end was being recorded
             said = await process_value(self._store, state) if error is None else None
             told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
             for found in late:
-                session = transferred_to(found.body)
+                session = process_state.transferred_to(found.body)
                 notice = self._session_notice(session, state.status, told)
-                durable = self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
-                await durable
+                await self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
         await self._stop_children()
 
     async def _stop_children(self) -> None:

@@ -11,14 +11,8 @@ import msgspec
 from holdfast import errors, records
 from holdfast.crashpoints import crash_point
 from holdfast.processes import keys
-from holdfast.processes.state import (
-    TERMINAL_STATUSES,
-    ProcessState,
-    ProcessStatus,
-    decode_registration,
-    process_status,
-    transferred_to,
-)
+from holdfast.processes import state as process_state
+from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, decode_begin
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.inbox import STOP_KEY
 from holdfast.store.spending import spend_by_day
@@ -26,7 +20,6 @@ from holdfast.store.spending import spend_by_day
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from holdfast.processes.state import TaskStatus
     from holdfast.store import Spend, Store
     from holdfast.store.contract import Journal, JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
@@ -42,7 +35,7 @@ _STORED_STATUS: Final[dict[str, records.Status]] = {
 }
 
 
-def stored_status(status: ProcessStatus | TaskStatus) -> records.Status:
+def stored_status(status: ProcessStatus | process_state.TaskStatus) -> records.Status:
     """The status under which the store lists a process; it does not tell abandoned and interrupted from failed."""
     return _STORED_STATUS.get(status) or cast("records.Status", status)
 
@@ -78,21 +71,17 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
         state.register(found.first.body)
     for entry in tail:
         state.add(entry.record)
-        state.attempt = max(state.attempt, _attempt_of_record(entry.record))
+        key = getattr(entry.record, "key", None)
+        attempt = keys.attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None
+        state.attempt = max(state.attempt, attempt or 1)
     state.records.clear()
     state.head = line.head
     if not tail or tail[0].seq > 1:
         if state.status == "running" and line.status != "idle":  # nothing among the last records says otherwise
             state.status = cast("ProcessStatus", line.status)
         if found.latest is not None:
-            state.session = transferred_to(found.latest.body)
+            state.session = process_state.transferred_to(found.latest.body)
     return state
-
-
-def _attempt_of_record(record: records.Record) -> int:
-    """The attempt that a record belongs to."""
-    key = getattr(record, "key", None)
-    return (keys.attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
 
 
 class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,9 +155,8 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
         case records.Opened():
             return event("created", detail=record.agent)
         case records.Admitted():
-            what = _INPUT_EVENTS.get(record.key) or (
-                "transferred" if record.key.startswith(keys.TRANSFER_PREFIX) else "came"
-            )
+            other = "transferred" if record.key.startswith(keys.TRANSFER_PREFIX) else "came"
+            what = _INPUT_EVENTS.get(record.key, other)
             return event(what, detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
         case records.Started():
             return event("started", key=record.run, detail=record.by)
@@ -178,7 +166,7 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
             return event("waiting", detail=[keys.wait_label(wait) for wait in record.waits])
         case records.Ended():
             error = None if record.error is None else f"{record.error.kind}: {record.error.message}"
-            return event(process_status(record), key=record.run, detail=error)
+            return event(process_state.process_status(record), key=record.run, detail=error)
         case records.Intended():
             return event("asked", key=record.key, kind=record.ask.kind)
         case records.Done():
@@ -345,12 +333,7 @@ class ProcessChanges(NamedTuple):
 
 
 async def journal_pages(
-    store: Store,
-    role: str,
-    *,
-    size: int | None = None,
-    before: Journal | None = None,
-    **wanted: Any,
+    store: Store, role: str, *, size: int | None = None, before: Journal | None = None, **wanted: Any
 ) -> AsyncGenerator[list[Journal]]:
     """Journals of durable functions, background calls or triggers, the last changed first."""
     size = store.limits.page if size is None else min(max(size, MIN_PAGE), store.limits.page)
@@ -418,7 +401,7 @@ async def _ended_processes(store: Store, name: str | None, before: int) -> Async
 async def _prune_process(store: Store, line: Journal, *, dry_run: bool) -> PrunedProcess | str:
     """Prune one process, or answer the reason why it is kept."""
     first = await store.input(line.id, 1)
-    parent = None if first is None or first.key != keys.CALL_KEY else decode_registration(first.body).parent
+    parent = None if first is None or first.key != keys.CALL_KEY else decode_begin(first.body, Registration).parent
     if parent is not None and await _is_under_way(store, parent):
         return f"{keys.process_id_of(parent)} started it, is under way, and may ask for it"
     state = await read_process(store, line.id)
@@ -444,13 +427,7 @@ async def _is_under_way(store: Store, journal: str) -> bool:
 
 async def _spent(store: Store, state: ProcessState) -> dict[int, Spend]:
     """The spending in its records. It stays counted when the records are gone."""
-    bodies: dict[str, bytes | None] = {}
-    for record in state.records:
-        if (
-            isinstance(record, records.Done)
-            and record.blob is not None
-            and record.ask is not None
-            and record.ask.kind == "direct"
-        ):
-            bodies[record.blob.digest] = await store.blob(record.blob.digest)
+    done = [record for record in state.records if isinstance(record, records.Done) and record.blob is not None]
+    blobs = [one.blob.digest for one in done if one.blob and one.ask is not None and one.ask.kind == "direct"]
+    bodies = {digest: await store.blob(digest) for digest in blobs}
     return spend_by_day(state.records, spend_of_record, lambda blob: bodies.get(blob.digest))

@@ -15,35 +15,15 @@ import msgspec
 from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import decode_value, encode_value
-from holdfast.eventloop import spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
 from holdfast.policy.rules import milliseconds
-from holdfast.processes import keys
+from holdfast.processes import keys, lists
+from holdfast.processes.context import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive
-from holdfast.processes.lists import (
-    CANCEL_KEY,
-    PREVIEW_RECORDS,
-    ProcessChanges,
-    StuckProcess,
-    all_open_waits,
-    all_work,
-    glance_process,
-    journal_pages,
-    preview_processes,
-    process_event,
-    process_line,
-    prune_processes,
-    read_process,
-    state_of_preview,
-    stored_status,
-    tombstone_event,
-    tombstone_line,
-    why_stuck,
-)
 from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration
 from holdfast.processes.tasks import TaskDrive
-from holdfast.processes.waits import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.contract import Journal
@@ -54,11 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
     from datetime import timedelta
 
-    from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport
     from holdfast.processes.state import TaskCall
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Spend
-    from holdfast.store.contract import JournalPreview, Owner, Receipt, Settlement, Work
+    from holdfast.store.contract import JournalPreview, Receipt, Settlement, Work
 
 
 Requested = Literal["requested", "already_requested", "too_late"]
@@ -115,7 +94,7 @@ class Process:
         """Its status."""
         return (await self.line()).status
 
-    async def line(self) -> ProcessLine:
+    async def line(self) -> lists.ProcessLine:
         """Its line in lists."""
         return await self._processes.line(self.id)
 
@@ -142,14 +121,14 @@ class Process:
         """Let it work for another session, which is notified of its end. After the end it is too late."""
         return await self._processes.transfer(self.id, session)
 
-    def events(self, after: int = 0) -> AsyncGenerator[ProcessEvent]:
+    def events(self, after: int = 0) -> AsyncGenerator[lists.ProcessEvent]:
         """Its events from the beginning or after a cursor (`seq`), until it has ended."""
         return self._processes.events(self.id, after)
 
-    async def timeline(self) -> list[ProcessEvent]:
+    async def timeline(self) -> list[lists.ProcessEvent]:
         """Its events so far."""
         state = await self._processes.read(keys.process_journal(self.id))
-        return [process_event(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]
+        return [lists.process_event(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]
 
 
 _log: Final = logging.getLogger("holdfast.processes")
@@ -183,11 +162,6 @@ class _StoreView:
     stopped: dict[str, tuple[int | None, ErrorInfo]] = field(default_factory=dict[str, tuple[int | None, ErrorInfo]])
     """The error that stopped a journal, with its head at that time; the head is None for errors of this runtime."""
 
-    def error(self, journal: str, head: int) -> ErrorInfo | None:
-        """The error that stopped a journal, unless it has grown since."""
-        at, error = self.stopped.get(journal, (0, None))
-        return error if at is None or at == head else None
-
 
 class Processes:
     """The processes of one store, and the functions that this runtime can run."""
@@ -195,7 +169,8 @@ class Processes:
     def __init__(self, context: RuntimeContext, given: Sequence[AnyProcess] = ()) -> None:
         self._context = context
         self._store = context.store
-        self._functions: dict[str, AnyProcess] = {}
+        self.functions: dict[str, AnyProcess] = {}
+        """The functions that can run here, by name."""
         self._left: dict[str, int] = {}
         """Processes that another worker must resume, with the wakes up to which this runtime has looked."""
         self._turns: dict[str, asyncio.Task[None]] = {}
@@ -213,25 +188,20 @@ class Processes:
         """Let `procedure` run here."""
         if not isinstance(procedure, ProcessDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise errors.InvalidArgument("process", procedure, "a function made with @hf.process")
-        known = self._functions.setdefault(procedure.name, procedure)
+        known = self.functions.setdefault(procedure.name, procedure)
         if known is not procedure:
-            raise errors.ProcessInvalid(
-                procedure.name, "another function has this name here; give one of them another name"
-            )
+            reason = "another function has this name here; give one of them another name"
+            raise errors.ProcessInvalid(procedure.name, reason)
         if self._context.engine is not None:
             self._context.engine.wake()  # what was left alone until now can go on
         return procedure
 
-    def known(self, name: str) -> AnyProcess | None:
-        """The function with this name, if it is here."""
-        return self._functions.get(name)
-
     def procedure(self, given: AnyProcess | str) -> AnyProcess:
         """The function by name. A function that is passed itself gets registered."""
         if isinstance(given, str):
-            found = self._functions.get(given)
+            found = self.functions.get(given)
             if found is None:
-                raise errors.FunctionUnknown(given, tuple(self._functions))
+                raise errors.FunctionUnknown(given, tuple(self.functions))
             return found
         return self.add(given)
 
@@ -269,7 +239,7 @@ class Processes:
         if size > MAX_REGISTRATION:
             raise errors.PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
         ends_with = made.parent if made.on_parent_end == "cancel" else None
-        under = None if ends_with is None else (ends_with, CANCEL_KEY)
+        under = None if ends_with is None else (ends_with, lists.CANCEL_KEY)
         try:
             receipt = await self.accept(journal, made.name, made, session, under=under)
         except errors.JournalPruned as error:
@@ -324,16 +294,10 @@ class Processes:
 
     def drive_of(self, work: Work | str, only: str | None) -> FunctionDrive | TaskDrive | None:
         """The drive of a process, if its function or agent is here or the host asked for it; `only` of one session."""
-        journal = work if isinstance(work, str) else work.journal
-        is_task = is_task_id(journal)
         if isinstance(work, str):
-            if is_task and only is not None:
-                return None
-        elif (
-            (only is not None and work.session != only)
-            or self.is_left(journal, work.wakes)
-            or work.agent not in (self._context.agents if is_task else self._functions)
-        ):
+            return None if only is not None and is_task_id(work) else self._drive(work)
+        journal, known = work.journal, self._context.agents if is_task_id(work.journal) else self.functions
+        if (only is not None and work.session != only) or self.is_left(journal, work.wakes) or work.agent not in known:
             return None
         return self._drive(journal)
 
@@ -368,21 +332,21 @@ class Processes:
     async def read(self, journal: str) -> ProcessState:
         """A process with all of its records; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
         with _process_errors(journal):
-            return await read_process(self._store, journal)
+            return await lists.read_process(self._store, journal)
 
     async def _glance(self, journal: str) -> ProcessState:
         with _process_errors(journal):
-            return await glance_process(self._store, journal)
+            return await lists.glance_process(self._store, journal)
 
-    async def line(self, id: str) -> ProcessLine:
+    async def line(self, id: str) -> lists.ProcessLine:
         """The list line of a process, also of a pruned one."""
         try:
-            return process_line(await self.read(keys.process_journal(id)))
+            return lists.process_line(await self.read(keys.process_journal(id)))
         except errors.ProcessPruned:
             stone = await self._store.tombstone(keys.process_journal(id))
             if stone is None:
                 raise
-            return tombstone_line(stone)
+            return lists.tombstone_line(stone)
 
     async def list(
         self,
@@ -391,9 +355,9 @@ class Processes:
         name: str | None = None,
         session: str | None = None,
         parent: str | None = None,
-        before: ProcessLine | None = None,
+        before: lists.ProcessLine | None = None,
         limit: int = 50,
-    ) -> list[ProcessLine]:
+    ) -> list[lists.ProcessLine]:
         """Processes, those that changed last first. Pass the last one as `before` for the next page.
 
         Of long ones, `by`, `starts` and `children` are told as far as the last records say; `line` knows all.
@@ -402,8 +366,8 @@ class Processes:
             check_choice("process status", status, get_args(ProcessStatus))
         check_int("limit", limit, least=1)
         last = None if before is None else await self._position(before)
-        stored = None if status is None else stored_status(status)
-        pages = partial(journal_pages, self._store, keys.PROCESS_ROLE, agent=name, status=stored, session=session)
+        stored = None if status is None else lists.stored_status(status)
+        pages = partial(lists.journal_pages, self._store, keys.PROCESS_ROLE, agent=name, status=stored, session=session)
         if parent is not None:
             candidates = self._children(parent, last)
         elif session is not None:
@@ -411,7 +375,7 @@ class Processes:
         else:
             candidates = pages(size=limit, before=last)
         wanted = (status, name, session, parent)
-        found: list[ProcessLine] = []
+        found: list[lists.ProcessLine] = []
         async for journals in candidates:
             for line in await self._lines(journals):
                 known = (line.status, line.name, line.session, line.parent)
@@ -421,7 +385,7 @@ class Processes:
                 break
         return found[:limit]
 
-    async def _position(self, line: ProcessLine) -> Journal:
+    async def _position(self, line: lists.ProcessLine) -> Journal:
         """The position of a line in the list, even if its process was pruned meanwhile."""
         try:
             return await self._store.journal(keys.process_journal(line.id))
@@ -431,12 +395,12 @@ class Processes:
             return Journal(keys.process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
 
     async def _journals(self, ids: Sequence[str]) -> list[Journal]:
-        return [each.line for each in await preview_processes(self._store, ids, tail=1)]
+        return [each.line for each in await lists.preview_processes(self._store, ids, tail=1)]
 
     async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
         """The children of a process, as its state names them."""
         try:
-            state = await read_process(self._store, keys.process_journal(parent))
+            state = await lists.read_process(self._store, keys.process_journal(parent))
         except errors.JournalMissing:
             return
         yield _lines_after(await self._journals([keys.process_journal(id) for id in state.children]), last)
@@ -452,39 +416,42 @@ class Processes:
             after = ids[-1]
         async for page in pages(before=last):
             own = [line for line in page if line.id not in left]
-            late = _lines_after(
-                [line for line in left.values() if _list_position(line) > _list_position(page[-1])], last
-            )
+            end = _list_position(page[-1])
+            late = _lines_after([line for line in left.values() if _list_position(line) > end], last)
             yield sorted([*own, *late], key=_list_position, reverse=True)
             last = page[-1]
         yield _lines_after(list(left.values()), last)
 
-    async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
+    async def _lines(self, listed: Sequence[Journal]) -> list[lists.ProcessLine]:
         """The lines of these journals, without quarantined ones."""
         ids = [line.id for line in listed if line.quarantine is None]
-        found = await preview_processes(self._store, ids)
-        states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
-        if all(state.over for _, state in states):
-            return [process_line(state) for _, state in states]
-        view = await self._view()
-        told: list[ProcessLine] = []
+        found = await lists.preview_processes(self._store, ids)
+        states = [(each, lists.state_of_preview(each)) for each in found if each.tail is not None]
+        view = None if all(state.over for _, state in states) else await self._view()
+        told: list[lists.ProcessLine] = []
         for each, state in states:
-            stuck = None if state.over else await self._reason(each, view)
-            told.append(msgspec.structs.replace(process_line(state), stuck=None if stuck is None else stuck.reason))
+            line, stuck = lists.process_line(state), None if view is None else await self._reason(each, view)
+            told.append(line if stuck is None else msgspec.structs.replace(line, stuck=stuck.reason))
         return told
 
     # ---- what needs a person -----------------------------------------------------------------------------------------
 
-    async def stuck(self, limit: int | None = None) -> list[StuckProcess]:
+    async def stuck(self, limit: int | None = None) -> list[lists.StuckProcess]:
         """Processes that need a person, with the command that helps."""
         if limit is not None:
             check_int("limit", limit, least=1)
         view = await self._view()
-        found: dict[str, StuckProcess] = {}
+        found: dict[str, lists.StuckProcess] = {}
         async for page in self._candidates_for_stuck(view):
             undriven = [line for line in page if line.id not in view.driven]
-            for reason in await self._reasons(undriven, view):
-                found.setdefault(reason.id, reason)
+            for line in undriven:
+                if line.quarantine is not None:
+                    id, told = keys.process_id_of(line.id), f"its journal is damaged: {line.quarantine}"
+                    found.setdefault(id, lists.StuckProcess(id, line.agent, told, "holdfast doctor"))
+            sound = [line.id for line in undriven if line.quarantine is None]
+            for each in await lists.preview_processes(self._store, sound):
+                if (reason := await self._reason(each, view)) is not None:
+                    found.setdefault(reason.id, reason)
             if limit is not None and len(found) >= limit:
                 break
         return [*found.values(), *await self._context.sessions.without_agent()][:limit]
@@ -494,35 +461,23 @@ class Processes:
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
             yield await self._journals(stopped)
         for status in ("running", "waiting", "idle"):
-            async for lines in journal_pages(
-                self._store, keys.PROCESS_ROLE, status=status, untimed=status == "waiting"
-            ):
-                yield lines
+            untimed = status == "waiting"
+            async for page in lists.journal_pages(self._store, keys.PROCESS_ROLE, status=status, untimed=untimed):
+                yield page
 
-    async def _reasons(self, lines: Sequence[Journal], view: _StoreView) -> list[StuckProcess]:
-        reasons: list[StuckProcess] = []
-        for line in lines:
-            if line.quarantine is not None:
-                told = f"its journal is damaged: {line.quarantine}"
-                reasons.append(StuckProcess(keys.process_id_of(line.id), line.agent, told, "holdfast doctor"))
-        sound = [line.id for line in lines if line.quarantine is None]
-        for each in await preview_processes(self._store, sound):
-            reason = await self._reason(each, view)
-            if reason is not None:
-                reasons.append(reason)
-        return reasons
-
-    async def _reason(self, each: JournalPreview, view: _StoreView) -> StuckProcess | None:
-        state, journal = state_of_preview(each), each.line.id
+    async def _reason(self, each: JournalPreview, view: _StoreView) -> lists.StuckProcess | None:
+        state, journal = lists.state_of_preview(each), each.line.id
         owned = state.registration is not None and state.registration.recovery == "owner"
-        if owned and state.status == "running" and state.by is None and each.line.head > PREVIEW_RECORDS:
-            state = await read_process(self._store, journal)  # who ran it stands further up
-        error, woken = view.error(journal, each.line.head), journal in view.woken
-        found = why_stuck(
+        if owned and state.status == "running" and state.by is None and each.line.head > lists.PREVIEW_RECORDS:
+            state = await lists.read_process(self._store, journal)  # who ran it stands further up
+        at, stopped = view.stopped.get(journal, (0, None))
+        error = stopped if at is None or at == each.line.head else None  # it has not grown since
+        woken = journal in view.woken
+        found = lists.why_stuck(
             state,
             driven=journal in view.driven,
             woken=woken,
-            known=state.name in self._functions,
+            known=state.name in self.functions,
             works=self._context.engine is not None,
             error=error,
         )
@@ -533,10 +488,10 @@ class Processes:
 
     async def _view(self) -> _StoreView:
         view = _StoreView()
-        async for work, holder in all_work(self._store):
+        async for work, holder in lists.all_work(self._store):
             if work.role == keys.PROCESS_ROLE:
                 (view.woken if holder is None else view.driven).add(work.journal)
-        async for wait in all_open_waits(self._store, keys.STUCK_KIND):
+        async for wait in lists.all_open_waits(self._store, keys.STUCK_KIND):
             error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
             view.stopped.setdefault(wait.journal, (keys.stuck_head(wait.name), error))
         if self._context.engine is not None:
@@ -545,44 +500,32 @@ class Processes:
                     view.stopped[journal] = (None, ErrorInfo(type(stopped).__name__, str(stopped)))
         return view
 
-    async def _holder(self, journal: str) -> Owner | None:
-        """The live holder of the lease of a journal, if there is one."""
-        async for work, holder in all_work(self._store):
-            if work.journal == journal:
-                return holder
-        return None
-
     # ---- changes -----------------------------------------------------------------------------------------------------
 
-    async def changes(self, after: int = 0, limit: int | None = None) -> ProcessChanges:
+    async def changes(self, after: int = 0, limit: int | None = None) -> lists.ProcessChanges:
         """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on.
 
         A process that was pruned is told once, in its place, with how it ended, to whoever has not come to its end.
         """
         entries = await self._store.feed(after=after, limit=limit)
         if not entries:
-            return ProcessChanges(after, [])
+            return lists.ProcessChanges(after, [])
         end = entries[-1].pos
         stones = await self._store.tombstones(after=after, role=keys.PROCESS_ROLE, limit=limit)
         if len(stones) >= min(limit or self._store.limits.page, self._store.limits.page):
             end = min(end, stones[-1].pos)  # there may be more of them: the next call goes on behind this one
         changed = [
-            (entry.pos, process_event(entry.journal, entry.seq, entry.record))
+            (entry.pos, lists.process_event(entry.journal, entry.seq, entry.record))
             for entry in entries
             if entry.pos <= end and entry.record is not None
             if is_process_journal(entry.journal) and touches_lists(entry.record)
         ]
-        changed += [(stone.pos, tombstone_event(stone)) for stone in stones if stone.pos <= end]
-        return ProcessChanges(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
+        changed += [(stone.pos, lists.tombstone_event(stone)) for stone in stones if stone.pos <= end]
+        return lists.ProcessChanges(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
 
     async def prune(
-        self,
-        older_than: timedelta | float,
-        *,
-        name: str | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-    ) -> PruneReport:
+        self, older_than: timedelta | float, *, name: str | None = None, dry_run: bool = False, limit: int | None = None
+    ) -> lists.PruneReport:
         """Forget processes that ended so long ago, with all that belongs to them. A tombstone of each stays for ever.
 
         What is not over stays, and what a process that is under way may still ask for. `name` is that of the function;
@@ -593,9 +536,9 @@ class Processes:
         if limit is not None:
             check_int("limit", limit, least=1)
         before = self._store.clock.read().wall - milliseconds(older_than)
-        return await prune_processes(self._store, before, name=name, dry_run=bool(dry_run), limit=limit)
+        return await lists.prune_processes(self._store, before, name=name, dry_run=bool(dry_run), limit=limit)
 
-    async def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]:
+    async def events(self, id: str, after: int = 0) -> AsyncGenerator[lists.ProcessEvent]:
         """What happens in a process, from its beginning or from a cursor, until it has ended."""
         journal = keys.process_journal(id)
         await self.find(journal)
@@ -604,7 +547,7 @@ class Processes:
             over = (await self.find(journal)).status in TERMINAL_STATUSES
             async for entry in self._store.read_all(journal, after=after):
                 after = entry.seq
-                yield process_event(journal, entry.seq, entry.record)
+                yield lists.process_event(journal, entry.seq, entry.record)
             if over:
                 return
             await self._context.changes.beyond(journal, after, version)
@@ -641,9 +584,8 @@ class Processes:
         except errors.ProcessPruned:
             return False
         if state.registration is None or state.registration.recovery != "external":
-            raise errors.ProcessInvalid(
-                id, "it is not carried out elsewhere; only recovery='external' is completed by hand"
-            )
+            reason = "it is not carried out elsewhere; only recovery='external' is completed by hand"
+            raise errors.ProcessInvalid(id, reason)
         if state.over:
             return False
         token = self._store.wait_token(journal, keys.external_wait(keys.attempt_run(state.attempt)))
@@ -662,7 +604,7 @@ class Processes:
 
     async def cancel(self, journal: str, reason: str, reason_below: str) -> Requested:
         """Ask for a durable function or a background call to be cancelled, with all below it."""
-        asked = await self._request(journal, CANCEL_KEY, {"cancel": check_text("reason", reason)})
+        asked = await self._request(journal, lists.CANCEL_KEY, {"cancel": check_text("reason", reason)})
         if asked != "too_late":
             crash_point("cancel.accepted")
             with suppress(errors.ProcessPruned):
@@ -715,7 +657,8 @@ class Processes:
             return
         if state.over:
             return
-        made, holder = state.registration, await self._holder(journal)
+        holders = (holder async for work, holder in lists.all_work(self._store) if work.journal == journal)
+        made, holder = state.registration, await anext(holders, None)
         foreign = made is not None and made.recovery == "owner" and state.starts > 0
         if holder is not None and not (foreign and holder.describe() != state.by):
             raise errors.ProcessInvalid(id, "a process runs it now; cancel it instead")
@@ -785,17 +728,14 @@ class Processes:
         """Watch the turns that processes waited for before this runtime was opened."""
         if self._context.engine is None:
             return
-        async for wait in all_open_waits(self._store, TURN_WAIT_KIND):
+        async for wait in lists.all_open_waits(self._store, TURN_WAIT_KIND):
             turn = msgspec.json.decode(wait.body or b"", type=AwaitedTurn)
             self.answer_on_end(turn, wait.journal, wait.name)
 
     async def close(self) -> None:
         """Stop watching turns."""
         await asyncio.gather(*self._noting, return_exceptions=True)
-        tasks = list(self._turns.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(list(self._turns.values()))
 
 
 def _list_position(line: Journal) -> tuple[int, str]:

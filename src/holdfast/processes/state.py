@@ -11,36 +11,14 @@ An attempt that failed and is followed by another one is not an end: both are to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from holdfast import records as kinds
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import RecordUnreadable
 from holdfast.processes import keys
-from holdfast.records import (
-    TASK_RUN,
-    Admitted,
-    Cancelled,
-    Cause,
-    Done,
-    EffectRequest,
-    Ended,
-    ErrorInfo,
-    Failed,
-    InputTaint,
-    Intended,
-    Opened,
-    Parked,
-    Progressed,
-    Resumed,
-    Started,
-    Unknown,
-)
-
-if TYPE_CHECKING:
-    from holdfast.records import Blob, Outcome, Record
-
 
 T = TypeVar("T")
 
@@ -70,7 +48,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """The effect of the parent that started it."""
     depth: int = 0
     """The number of its ancestors."""
-    taint: InputTaint | None = None
+    taint: kinds.InputTaint | None = None
     """The taint of its arguments, if an outsider wrote them."""
 
 
@@ -94,19 +72,12 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The version of that tool, or the digest of its code; None if an old release did not record it."""
 
 
-_registrations: Final = msgspec.json.Decoder(Registration)
-_task_calls: Final = msgspec.json.Decoder(TaskCall)
-
-
-def decode_registration(body: bytes) -> Registration:
-    """The registration in the input that a durable function begins with."""
-    return _decode(_registrations, body, "the registration of a process")
-
-
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
+def decode_begin(body: bytes, kind: type[T]) -> T:
+    """The registration or the call in the input that a process begins with."""
     try:
-        return decoder.decode(body)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
+        what = "the registration of a process" if kind is Registration else "the call of a task"
         raise RecordUnreadable(f"{what}: {error}") from error
 
 
@@ -142,23 +113,23 @@ class ProcessState:
     """The version of the code that began it."""
     waits: tuple[str, ...] = ()
     value: bytes = b""
-    blob: Blob | None = None
-    error: ErrorInfo | None = None
-    failures: list[ErrorInfo] = field(default_factory=list["ErrorInfo"])
+    blob: kinds.Blob | None = None
+    error: kinds.ErrorInfo | None = None
+    failures: list[kinds.ErrorInfo] = field(default_factory=list["kinds.ErrorInfo"])
     """The errors of earlier attempts."""
     children: dict[str, None] = field(default_factory=dict[str, None])
     """The ids of the processes that it started."""
     turns: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """The agent turns that it started in sessions of its own."""
-    progress: Progressed | None = None
+    progress: kinds.Progressed | None = None
     """The newest report of a background call."""
     reports: int = 0
     """The number of reports."""
-    outcome: Outcome | None = None
+    outcome: kinds.Outcome | None = None
     """The outcome of a background call."""
-    open: dict[str, EffectRequest] = field(default_factory=dict[str, "EffectRequest"])
+    open: dict[str, kinds.EffectRequest] = field(default_factory=dict[str, "kinds.EffectRequest"])
     """The effects that were begun and have no outcome."""
-    records: list[Record] = field(default_factory=list["Record"], repr=False)
+    records: list[kinds.Record] = field(default_factory=list["kinds.Record"], repr=False)
     head: int = 0
 
     @property
@@ -181,46 +152,46 @@ class ProcessState:
         """Whether it has ended."""
         return self.status in TERMINAL_STATUSES
 
-    def add(self, record: Record) -> None:
+    def add(self, record: kinds.Record) -> None:
         """Keep the next record, and take it into account."""
         self.records.append(record)
         self.note(record)
 
-    def note(self, record: Record) -> None:
+    def note(self, record: kinds.Record) -> None:
         """Take the next record into account. After its end nothing changes a background call any more."""
         if self.is_task and self.over:
             return
         self.head += 1
         self.updated = record.at
         match record:
-            case Opened():
+            case kinds.Opened():
                 self.created, self.session, self.name = record.at, record.session, record.agent
-                if record.role == TASK_RUN:
+                if record.role == kinds.TASK_RUN:
                     self.is_task, self.status = True, "created"
-            case Admitted() if record.key == keys.CALL_KEY:
+            case kinds.Admitted() if record.key == keys.CALL_KEY:
                 self.register(bytes(record.body))
-            case Admitted() if record.key.startswith(keys.TRANSFER_PREFIX):
+            case kinds.Admitted() if record.key.startswith(keys.TRANSFER_PREFIX):
                 self.session = transferred_to(bytes(record.body))
-            case Started() | Resumed():
+            case kinds.Started() | kinds.Resumed():
                 self._begin(record)
-            case Parked():
+            case kinds.Parked():
                 self._enter(record.run)
                 self.status, self.waits = "waiting", record.waits
-            case Intended():
+            case kinds.Intended():
                 self.open[record.key] = record.ask
-            case Done() | Failed() | Unknown() | Cancelled():
+            case kinds.Done() | kinds.Failed() | kinds.Unknown() | kinds.Cancelled():
                 if self.open:
                     below = f"{record.key}/"
                     self.open = {
                         key: ask for key, ask in self.open.items() if key != record.key and not key.startswith(below)
                     }
-                if isinstance(record, Done) and record.ask is not None and record.ask.kind == "process":
+                if isinstance(record, kinds.Done) and record.ask is not None and record.ask.kind == "process":
                     self._note_start(record.ask, record)
                 if self.call is not None and record.key == keys.task_key(self.call.tool):
                     self.outcome = record
-            case Progressed():
+            case kinds.Progressed():
                 self.progress, self.reports = record, self.reports + 1
-            case Ended():
+            case kinds.Ended():
                 self.ended, self.error, self.waits = record.at, record.error, ()
                 self.value, self.blob = bytes(record.value), record.blob
                 self.status = task_status(record) if self.is_task else process_status(record)
@@ -230,11 +201,11 @@ class ProcessState:
     def register(self, body: bytes) -> None:
         """Take in the input that the journal begins with."""
         if self.is_task:
-            self.call = self.call or _decode(_task_calls, body, "the call of a task")
+            self.call = self.call or decode_begin(body, TaskCall)
         else:
-            self.registration = self.registration or decode_registration(body)
+            self.registration = self.registration or decode_begin(body, Registration)
 
-    def _note_start(self, ask: EffectRequest, record: Done) -> None:
+    def _note_start(self, ask: kinds.EffectRequest, record: kinds.Done) -> None:
         if ask.target == "start":
             self.children[msgspec.json.decode(bytes(record.value), type=dict[str, str])["id"]] = None
         elif ask.target == "agent":
@@ -242,11 +213,11 @@ class ProcessState:
             if told["session"].startswith(f"{self.id}."):
                 self.turns.append((told["session"], told["input"]))
 
-    def _begin(self, record: Started | Resumed) -> None:
+    def _begin(self, record: kinds.Started | kinds.Resumed) -> None:
         self._enter(record.run)
         self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
         self.started = self.started or record.at
-        if isinstance(record, Started):
+        if isinstance(record, kinds.Started):
             self.code = record.code
 
     def _enter(self, run: str) -> None:
@@ -258,14 +229,14 @@ class ProcessState:
             self.ended, self.error = None, None
 
 
-def process_status(ended: Ended) -> ProcessStatus:
+def process_status(ended: kinds.Ended) -> ProcessStatus:
     """The status of a durable function that ended like this."""
     if ended.error is not None and ended.error.kind == ABANDONED_ERROR:
         return "abandoned"
     return "failed" if ended.status == "limit" else ended.status
 
 
-def task_status(ended: Ended) -> TaskStatus:
+def task_status(ended: kinds.Ended) -> TaskStatus:
     """The status of a background call that ended like this."""
     if ended.error is not None and ended.error.kind == INTERRUPTED_ERROR:
         return "interrupted"
@@ -276,15 +247,14 @@ def task_status(ended: Ended) -> TaskStatus:
 # ---- background calls: processes whose body is one tool call ----
 
 
-def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
+def task_start_records(call: TaskCall, number: int, now: int) -> list[kinds.Record]:
     """The first records of a task: its call was admitted and is intended."""
     body = msgspec.json.encode(call)
-    ask = EffectRequest(
-        "tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1
-    )
+    content, cause = digest_of_bytes("task", body), kinds.Cause("call", call.key)
+    ask = kinds.EffectRequest("tool_call", call.tool, content, cause=cause, iteration=1)
     return [
-        Admitted(at=now, input=number, key=keys.CALL_KEY, body=msgspec.Raw(body), run=TASK_RUN),
-        Intended(at=now, key=keys.task_key(call.tool), ask=ask),
+        kinds.Admitted(at=now, input=number, key=keys.CALL_KEY, body=msgspec.Raw(body), run=kinds.TASK_RUN),
+        kinds.Intended(at=now, key=keys.task_key(call.tool), ask=ask),
     ]
 
 
@@ -300,7 +270,9 @@ _END_WORDS: Final[dict[TaskStatus, str]] = {
 
 def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, Any]:
     """The tool result that the model gets at once when a call goes to the background."""
-    why = "runs in the background" if seconds is None else f"takes longer than {_format_span(seconds)}"
+    why = "runs in the background"
+    if seconds is not None:
+        why = f"takes longer than {f'{seconds * 1000:.0f} ms' if seconds < 1 else f'{seconds:g} s'}"
     return {
         "task": id,
         "status": "running",
@@ -321,23 +293,19 @@ def task_end_title(call: TaskCall, status: TaskStatus) -> str:
     return f"The background call of {call.tool} {_END_WORDS.get(status, 'goes on')}"
 
 
-def task_end_text(outcome: Outcome | None, text: str) -> str:
+def task_end_text(outcome: kinds.Outcome | None, text: str) -> str:
     """The body of the notification about the end of a task. `text` is its result."""
     match outcome:
-        case Done():
+        case kinds.Done():
             return notice_text(text)
-        case Failed(error=error):
+        case kinds.Failed(error=error):
             return f"{error.kind}: {error.message}"[:MAX_NOTICE]
-        case Unknown():
+        case kinds.Unknown():
             return (
                 "It is not known whether the call took effect: its process ended, or it was stopped, before it could "
                 "report. It was not repeated. Find out what happened before you call it again."
             )
-        case Cancelled():
+        case kinds.Cancelled():
             return "It was stopped before it had any effect that must not be repeated."
         case None:
             return ""
-
-
-def _format_span(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:g} s"

@@ -21,21 +21,11 @@ from holdfast.agent import narrow_agent
 from holdfast.crashpoints import crash_point
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.messages import Text
-from holdfast.policy.limits import (
-    ROLE,
-    Account,
-    Budget,
-    Consumption,
-    Mandate,
-    OutOf,
-    limits_under_mandate,
-    policy_of_sub_agent,
-    promised_use,
-    share_budget,
-)
+from holdfast.policy import limits as policy_limits
+from holdfast.policy.limits import ROLE, Consumption, Mandate, promised_use
 from holdfast.policy.rules import milliseconds
+from holdfast.processes.context import AwaitedTurn
 from holdfast.processes.lists import DAMAGE
-from holdfast.processes.waits import AwaitedTurn
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnReader
@@ -101,7 +91,8 @@ def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Ma
     known = [agents[name] for name in mandate.above if name in agents]
     if len(known) < len(mandate.above) or not known:
         return None
-    return narrow_agent(agent, policy=policy_of_sub_agent([found.policy for found in known], agent.policy))
+    policy = policy_limits.policy_of_sub_agent([found.policy for found in known], agent.policy)
+    return narrow_agent(agent, policy=policy)
 
 
 class SubAgents:
@@ -128,23 +119,16 @@ class SubAgents:
         lock = self._find_or_begin.setdefault(order.session, asyncio.Lock())
         async with lock:
             self.mine.add(order.child)
-            found = await self._found(order)
-            if found is not None:
-                if self._context.engine is not None:  # it may have been left alone until now
-                    self._context.engine.poke(found.session, again=True)
-            else:
+            receipt = None
+            with suppress(errors.JournalMissing):
+                receipt = await self._store.find_input(order.child, ORDER_KEY)
+            if receipt is None:
                 with suppress(errors.KeyConflict):  # a process that was fenced off has begun it
                     while not await self._begin(order):
                         pass  # somebody else got what was left, or a part of it
-                found = SubAgentTurn(order.child, FIRST_INPUT, order.agent)
-            return found
-
-    async def _found(self, order: SubAgentRequest) -> SubAgentTurn | None:
-        try:
-            receipt = await self._store.find_input(order.child, ORDER_KEY)
-        except errors.JournalMissing:
-            return None
-        return None if receipt is None else SubAgentTurn(order.child, receipt.input, order.agent)
+            elif self._context.engine is not None:  # it may have been left alone until now
+                self._context.engine.poke(order.child, again=True)
+            return SubAgentTurn(order.child, FIRST_INPUT if receipt is None else receipt.input, order.agent)
 
     async def _begin(self, order: SubAgentRequest) -> bool:
         """Begin a sub-agent; False if another process promised more while its share was computed.
@@ -200,7 +184,7 @@ class SubAgents:
         conversation = await read_conversation(self._store, order.session)
         parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
         over = conversation.mandate
-        limits = parent.limits if over is None else limits_under_mandate(parent.limits, over)
+        limits = parent.limits if over is None else policy_limits.limits_under_mandate(parent.limits, over)
         above = (*(() if over is None else over.above), parent.name)
         if order.agent in above:
             raise SubAgentRefused(order.agent, f"it works on this itself already ({' > '.join(above)})")
@@ -208,8 +192,8 @@ class SubAgents:
             raise SubAgentRefused(order.agent, f"{parent.name!r} may start no sub-agents here (Limits.depth)")
         taint = taint_of(conversation, parent, order.session)
         accounts = [
-            Account(
-                Budget(
+            policy_limits.Account(
+                policy_limits.Budget(
                     steps=limits.steps, tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls
                 ),
                 _used_in_turn(conversation, order.turn) + await self._promised(order.session, order.turn),
@@ -218,9 +202,9 @@ class SubAgents:
         ]
         if limits.session is not None:
             used = conversation.used + await self._promised(order.session, None)
-            accounts.append(Account(limits.session, used, "session"))
-        budget = share_budget(order.budget, accounts)
-        if isinstance(budget, OutOf):
+            accounts.append(policy_limits.Account(limits.session, used, "session"))
+        budget = policy_limits.share_budget(order.budget, accounts)
+        if isinstance(budget, policy_limits.OutOf):
             raise SubAgentRefused(order.agent, f"nothing is left for it: {budget.message}")
         return Mandate(
             session=order.session,
@@ -286,10 +270,9 @@ class SubAgents:
     async def stop_turn(self, session: str, turn: str, reason: str) -> None:
         """Stop the sub-agents for which a turn waits. Those that went to the background go on."""
         await self._store.read_position()  # one that is being begun is seen
-        async for line, mandate in self._of(session):
-            if mandate.turn != turn or not mandate.key.startswith(f"{turn}/") or line.status not in _ACTIVE:
-                continue
-            if await self._context.tasks.task_for_call(session, mandate.key) is None:
+        async for line, mandate in self._of(session, turn):
+            waited_for = mandate.key.startswith(f"{turn}/") and line.status in _ACTIVE
+            if waited_for and await self._context.tasks.task_for_call(session, mandate.key) is None:
                 await self._stop(line.id, reason)
 
     async def stop_call(self, session: str, call: str, reason: str) -> None:

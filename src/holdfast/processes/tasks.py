@@ -23,26 +23,10 @@ from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int
 from holdfast.policy.hooks import HookTurn
-from holdfast.processes import keys
+from holdfast.processes import keys, lists
+from holdfast.processes import state as process_state
 from holdfast.processes.driver import ProcessDrive
-from holdfast.processes.lists import (
-    all_work,
-    journal_pages,
-    preview_processes,
-    read_process,
-    state_of_preview,
-    stored_status,
-)
-from holdfast.processes.state import (
-    INTERRUPTED_ERROR,
-    ProcessState,
-    TaskCall,
-    TaskStatus,
-    task_end_text,
-    task_end_title,
-    task_start_records,
-    task_status,
-)
+from holdfast.processes.state import ProcessState, TaskCall, TaskStatus
 from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
@@ -108,7 +92,7 @@ class TaskDrive(ProcessDrive):
             if tool is None and await self._is_left(call, waits, lease.wakes):
                 return False
         if lease.head == 1:
-            self._append(task_start_records(call, 1, self._ledger.now()))
+            self._append(process_state.task_start_records(call, 1, self._ledger.now()))
         run = TaskRun(self._context, state, call, self._ledger, await self._metadata(call.turn))
         self._performer = run.performer
         try:
@@ -254,7 +238,9 @@ class TaskRun:
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         bound, refused = bind(sent, tool, () if self._agent is None else self._agent.tools)
-        if not begun and tool is not None and not _is_approved(call, tool):
+        known = tool is None or call.implementation in {None, tool.implementation}
+        same = tool is None or call.definition is None or (call.definition == tool.digest and known)
+        if not begun and not same:
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
             refused = records.ErrorInfo(DENIED_ERROR, said)
         return PreparedCall(
@@ -302,12 +288,12 @@ class TaskRun:
         ended = records.Ended(at=self.performer.now(), run=records.TASK_RUN, status=status, error=error)
         notices: list[Notify] = []
         if self._state.session is not None:
-            word, about, text = task_status(ended), self._state.id, ""
+            word, about, text = process_state.task_status(ended), self._state.id, ""
             if isinstance(outcome, records.Done):
                 given = await self.performer.read_value(outcome)
                 value = msgspec.json.decode(given)
                 text = value if isinstance(value, str) else given.decode()
-            title, said = task_end_title(self._call, word), task_end_text(outcome, text)
+            title, said = process_state.task_end_title(self._call, word), process_state.task_end_text(outcome, text)
             notices.append(Notify(self._state.session, f"task_{word}", title, said, source=about, key=f"task/{about}"))
         crash_point("task.before_end")
         await self.performer.seal(ended, [outcome], notify=notices)
@@ -332,39 +318,29 @@ class TaskRun:
         self._report = note, fraction if fraction is not None and 0 <= fraction <= 1 else None
         if self._report_timer is None:
             self._record_report()
-            self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._report_again)
-
-    def _report_again(self) -> None:
-        self._report_timer = None
-        if self._report is not None:
-            self._take_report(*self._report)
-
-    def _record_report(self) -> None:
-        told, self._report = self._report, None
-        if told is not None:
-            try:
-                record = records.Progressed(
-                    at=self.performer.now(), run=records.TASK_RUN, note=told[0], fraction=told[1]
-                )
-                self.performer.submit([record], patient=True)
-            except errors.Halted:
-                pass  # it is over here
-            except errors.HoldfastError as error:
-                _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
 
     def _flush(self) -> None:
         """Record the newest report before the end."""
         if self._report_timer is not None:
             self._report_timer.cancel()
-            self._report_timer = None
         self._record_report()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
 
-
-def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
-    """Whether no person had to approve the call, or the tool is the one that a person approved."""
-    return call.definition is None or (
-        call.definition == tool.digest and call.implementation in {None, tool.implementation}
-    )
+    def _record_report(self) -> None:
+        """Record the newest report; the next ones follow after a while."""
+        told, self._report, self._report_timer = self._report, None, None
+        if told is None:
+            return
+        self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._record_report)
+        note, fraction = told
+        try:
+            record = records.Progressed(at=self.performer.now(), run=records.TASK_RUN, note=note, fraction=fraction)
+            self.performer.submit([record], patient=True)
+        except errors.Halted:
+            pass  # it is over here
+        except errors.HoldfastError as error:
+            _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
 
 
 def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> records.Outcome:
@@ -387,7 +363,7 @@ def _end_status(
         case records.Failed(error=error):
             return "failed", error
         case records.Unknown():
-            return "failed", records.ErrorInfo(INTERRUPTED_ERROR, interrupted)
+            return "failed", records.ErrorInfo(process_state.INTERRUPTED_ERROR, interrupted)
         case records.Cancelled():
             return "cancelled", None
 
@@ -451,10 +427,8 @@ class Tasks:
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
         id, lease = await asyncio.gather(self._accept(session, agent, call, patient=True), claiming)
         now = self._store.clock.read().wall
-        opening = [
-            *task_start_records(call, 1, now),
-            records.Started(at=now, run=records.TASK_RUN, by=self._context.process),
-        ]
+        opening = process_state.task_start_records(call, 1, now)
+        opening.append(records.Started(at=now, run=records.TASK_RUN, by=self._context.process))
         head = await self._store.append(lease, opening, head=lease.head)
         drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         engine = self._context.engine
@@ -502,26 +476,24 @@ class Tasks:
         if status is not None:
             check_choice("task status", status, get_args(TaskStatus))
         most = min(check_int("limit", limit, least=1), self._store.limits.page)
-        stored = None if status is None else stored_status(status)
+        stored = None if status is None else lists.stored_status(status)
         found: list[Journal] = []
-        async for page in journal_pages(
+        async for page in lists.journal_pages(
             self._store, keys.TASK_ROLE, size=most, status=stored, session=session, before=before
         ):
-            found += page if stored != "failed" else await self._ended_as(page, cast("TaskStatus", status))
+            ends: dict[str, str] = {}
+            if stored == "failed":  # the store does not tell interrupted tasks from failed ones
+                previews = await lists.preview_processes(self._store, [line.id for line in page])
+                ends = {each.line.id: lists.state_of_preview(each).status for each in previews if each.tail is not None}
+            found += [line for line in page if stored != "failed" or ends.get(line.id, "failed") == status]
             if len(found) >= most:
                 break
         return found[:most]
 
-    async def _ended_as(self, lines: Sequence[Journal], status: TaskStatus) -> Sequence[Journal]:
-        """Those of the tasks listed as failed that have this status. One that can't be read has failed."""
-        previews = await preview_processes(self._store, [line.id for line in lines])
-        known = {each.line.id: state_of_preview(each).status for each in previews if each.tail is not None}
-        return [line for line in lines if known.get(line.id, "failed") == status]
-
     async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""
         try:
-            state = await read_process(self._store, id)
+            state = await lists.read_process(self._store, id)
         except errors.JournalMissing:
             raise errors.TaskUnknown(id) from None
         if state.call is None:
@@ -550,13 +522,9 @@ class Tasks:
         """
         found, self._recovered = self._recovered, []
         known = {one.task for one in found}
-        async for work, holder in all_work(self._store):
-            if (
-                work.role == keys.TASK_ROLE
-                and holder is None
-                and work.status == "running"
-                and work.journal not in known
-            ):
+        async for work, holder in lists.all_work(self._store):
+            idle = work.role == keys.TASK_ROLE and work.status == "running" and holder is None
+            if idle and work.journal not in known:
                 try:
                     found.append(self._recovery(await self.task(work.journal)))
                 except errors.StoreError:
@@ -566,14 +534,12 @@ class Tasks:
     def _recovery(self, state: ProcessState) -> RecoveredTask:
         name = "" if state.call is None else state.call.tool
         tool = self.find_tool(state.name, name)
-        action: RecoveryAction
-        if tool is None:
-            action = "left"
-        elif tool.repeat is not Repeat.NEVER:
+        action: RecoveryAction = "left"
+        if tool is not None and tool.repeat is not Repeat.NEVER:
             action = "rerun"
-        elif tool.reconcile is not None:
+        elif tool is not None and tool.reconcile is not None:
             action = "reconcile"
-        else:
+        elif tool is not None:
             action = "asked" if tool.on_interrupt == "ask" else "interrupted"
         return RecoveredTask(state.id, state.session, name, state.by, action)
 

@@ -26,9 +26,9 @@ from holdfast.sandbox.contract import call_id as call_id
 from holdfast.sandbox.contract import call_number as call_number
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.execution import replay as replay
     from holdfast.sandbox.monty import MontyProgram as MontyProgram
     from holdfast.sandbox.monty import MontySandbox as MontySandbox
+    from holdfast.sandbox.monty import replay as replay
     from holdfast.sandbox.stubs import Stub as Stub
     from holdfast.sandbox.stubs import declarations as declarations
     from holdfast.sandbox.stubs import stubs_of as stubs_of
@@ -36,14 +36,9 @@ if TYPE_CHECKING:
     from holdfast.sandbox.worker import require_programs as require_programs
 
 _HOMES: Final = {
-    "MontyProgram": "monty",
-    "MontySandbox": "monty",
-    "Stub": "stubs",
-    "declarations": "stubs",
-    "programs_problem": "worker",
-    "replay": "execution",
-    "require_programs": "worker",
-    "stubs_of": "stubs",
+    **dict.fromkeys(("MontyProgram", "MontySandbox", "replay"), "monty"),
+    **dict.fromkeys(("Stub", "declarations", "stubs_of"), "stubs"),
+    **dict.fromkeys(("programs_problem", "require_programs"), "worker"),
 }
 if not TYPE_CHECKING:  # type checkers use only the imports above
 

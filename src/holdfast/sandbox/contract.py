@@ -257,14 +257,12 @@ class NotJson(Exception):
     """A value without a JSON form, or too large."""
 
 
+@dataclass(slots=True, eq=False)
 class ForeignValue:
     """A value of a program without a JSON form: its type, and for a class its name."""
 
-    __slots__ = ("name", "of")
-
-    def __init__(self, name: str, of: str = "") -> None:
-        self.name = name
-        self.of = of
+    name: str
+    of: str = ""
 
 
 def too_large(room: int) -> NotJson:
@@ -272,14 +270,12 @@ def too_large(room: int) -> NotJson:
     return NotJson(f"it has more than {room:,} bytes as JSON")
 
 
+@dataclass(slots=True)
 class _SizeBudget:
     """The bytes that a value may still take."""
 
-    __slots__ = ("left", "whole")
-
-    def __init__(self, whole: int) -> None:
-        self.whole = whole
-        self.left = whole
+    whole: int
+    left: int
 
     def take(self, size: int) -> None:
         self.left -= size
@@ -293,7 +289,7 @@ def to_json(value: object, room: int) -> tuple[Any, int]:
     size = _size_of_flat_dict(cast("dict[object, object]", value)) if flat else _size_of_scalar(value)
     if 0 <= size <= room:
         return value, size
-    budget = _SizeBudget(room)
+    budget = _SizeBudget(room, room)
     return _convert(value, 0, budget), room - budget.left
 
 

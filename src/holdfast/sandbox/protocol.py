@@ -173,10 +173,6 @@ _MAX_EXPANSION: Final = 8
 _SPARE: Final = 1024
 
 
-class ValueTooLarge(Exception):
-    """The value exceeds the limit in any encoding."""
-
-
 _NONE: Final = bytes_field(2, b"")
 _TRUE: Final = number_field(4, 1)
 _FALSE: Final = number_field(4, 0)
@@ -197,11 +193,6 @@ def encode_value(value: object) -> tuple[bytes, int]:
         return _ONE_NODE + _SMALL_INTS[value], 0
     made, roots = encode_values(value)
     return made, roots[0]
-
-
-def encode_function(name: str) -> bytes:
-    """The nodes of a host function."""
-    return _ONE_NODE + bytes_field(2, bytes_field(25, bytes_field(1, name.encode())))
 
 
 def _add_node(value: Any, nodes: list[bytes]) -> int:  # hosts may pass anything
@@ -259,10 +250,10 @@ def _numbers(*values: int) -> bytes:
     return b"".join(number_field(field, value) for field, value in enumerate(values, 1))
 
 
-def decode_values(data: bytes, at: int, end: int, room: int) -> list[Any]:
-    """Decode nodes; `ValueTooLarge` if they surely take more than `room` bytes of JSON."""
+def decode_values(data: bytes, at: int, end: int, room: int) -> list[Any] | None:
+    """Decode nodes; None if they surely take more than `room` bytes of JSON."""
     if end - at > _MAX_EXPANSION * room + _SPARE:
-        raise ValueTooLarge
+        return None
     built: list[Any] = []
     while at < end:
         tag = data[at]
@@ -565,11 +556,8 @@ SUSPENDED_EVENTS: Final = (FunctionCall, SystemCall, NameLookup, AllWaiting)
 
 def is_unwanted_answer(event: WorkerEvent) -> bool:
     """True if the worker refused an answer that it did not wait for. Its state is unchanged."""
-    return (
-        isinstance(event, CodeRaised)
-        and event.error.kind == "RuntimeError"
-        and (event.error.message or "").startswith("protocol violation: ")
-    )
+    error = event.error if isinstance(event, CodeRaised) else None
+    return error is not None and error.summary().startswith("RuntimeError: protocol violation: ")
 
 
 def read_event(data: bytes, at: int, room: int) -> WorkerEvent:
@@ -611,7 +599,7 @@ def _read_function_call(data: bytes, at: int, end: int, room: int) -> WorkerEven
             if tag == _PAIR and len(pairs) < MAX_FIELDS:
                 pairs.append(read_pair(data, start, at))
             elif tag == _NODES:
-                found = _read_values(data, start, at, room)
+                found = decode_values(data, start, at, room)
             elif tag == _NAME:
                 name = data[start:at].decode()
             elif tag == _ARGS:
@@ -652,13 +640,6 @@ def _read_indexes(data: bytes, at: int, end: int) -> list[int]:
     return read_numbers(data, at, end)
 
 
-def _read_values(data: bytes, at: int, end: int, room: int) -> list[Any] | None:
-    try:
-        return decode_values(data, at, end, room)
-    except ValueTooLarge:
-        return None
-
-
 def _read_system_call(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
     names = {23: "today", 24: "now", 26: "time", 27: "sleep", 28: "pause"}
     call, field, start, stop, eager = 0, 0, 0, 0, False
@@ -697,7 +678,7 @@ def _read_waiting(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
 def _read_completed(data: bytes, at: int, end: int, room: int) -> WorkerEvent:
     fields = Fields(data, at, end)
     nodes = fields.part(2)
-    found = None if nodes is None else _read_values(data, *nodes, room)
+    found = None if nodes is None else decode_values(data, *nodes, room)
     if found is None:
         return CodeCompleted(None, too_large=True)
     return CodeCompleted(found[fields.number(1)], too_large=False)
@@ -706,10 +687,9 @@ def _read_completed(data: bytes, at: int, end: int, room: int) -> WorkerEvent:
 def _read_raised(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
     error = Fields(data, at, end).part(1) or (end, end)
     fields = Fields(data, *error)
-    frames = [
-        _read_frame(data, start, stop) for tag, start, stop in read_fields(data, *error) if tag == 3 << 3 | LENGTH
-    ]
-    return CodeRaised(ProgramError(fields.text(1) or "Exception", fields.text(2), tuple(frames)))
+    parts = [(start, stop) for tag, start, stop in read_fields(data, *error) if tag == 3 << 3 | LENGTH]
+    frames = tuple(_read_frame(data, start, stop) for start, stop in parts)
+    return CodeRaised(ProgramError(fields.text(1) or "Exception", fields.text(2), frames))
 
 
 def _read_frame(data: bytes, at: int, end: int) -> TracebackFrame:
@@ -718,10 +698,8 @@ def _read_frame(data: bytes, at: int, end: int) -> TracebackFrame:
         (1, 1) if part is None else (Fields(data, *part).number(1), Fields(data, *part).number(2))
         for part in (fields.part(2), fields.part(3))
     ]
-    hide_caret, hide_name = bool(fields.number(6)), bool(fields.number(7))
-    return TracebackFrame(
-        fields.text(1) or "", *places[0], *places[1], fields.text(4), fields.text(5), hide_caret, hide_name
-    )
+    texts, hidden = (fields.text(4), fields.text(5)), (bool(fields.number(6)), bool(fields.number(7)))
+    return TracebackFrame(fields.text(1) or "", *places[0], *places[1], *texts, *hidden)
 
 
 def _read_content(data: bytes, at: int, end: int) -> bytes:
@@ -784,15 +762,10 @@ def most_suspensions(limits: ProgramLimits) -> int:
 def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) -> bytes:
     """Run this code; `unchecked` skips the type check."""
     made, roots = encode_values(*variables.values())
-    named = b"".join(
-        [
-            bytes_field(2, text_field(1, name) + number_field(2, root))
-            for name, root in zip(variables, roots, strict=True)
-        ]
-    )
-    return frame_message(
-        bytes_field(3, text_field(1, code) + named + bytes_field(3, made) + number_field(4, int(unchecked)))
-    )
+    pairs = zip(variables, roots, strict=True)
+    named = b"".join([bytes_field(2, text_field(1, name) + number_field(2, root)) for name, root in pairs])
+    content = text_field(1, code) + named + bytes_field(3, made) + number_field(4, int(unchecked))
+    return frame_message(bytes_field(3, content))
 
 
 def defer_request(call: int) -> bytes:
@@ -831,7 +804,8 @@ def result_request(call: int, outcome: CallOutcome) -> bytes:
 
 def function_request(name: str) -> bytes:
     """The unknown name is a host function."""
-    return frame_message(bytes_field(5, bytes_field(1, encode_function(name)) + number_field(2, 0)))
+    function = _ONE_NODE + bytes_field(2, bytes_field(25, bytes_field(1, name.encode())))
+    return frame_message(bytes_field(5, bytes_field(1, function) + number_field(2, 0)))
 
 
 def load_request(state: bytes) -> bytes:

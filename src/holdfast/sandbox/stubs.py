@@ -28,18 +28,13 @@ _MAX_CHOICES: Final = 64
 _KINDS: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 
+@dataclass(slots=True)
 class TypedDictWriter:
     """Writes the annotations of schemas, and collects the TypedDicts that they need."""
 
-    __slots__ = ("_classes", "_places")
-
-    def __init__(self) -> None:
-        self._classes: dict[str, str] = {}
-        self._places = 0
-
-    def written(self) -> list[str]:
-        """The source of the classes, in order of dependency."""
-        return list(self._classes.values())
+    classes: dict[str, str] = field(default_factory=dict[str, str])
+    """The source of the classes by name, in order of dependency."""
+    _places: int = 0
 
     def annotation(self, schema: object, title: str, root: dict[str, Any], depth: int = 0) -> str:
         """The type of one node. `title` names its class if it needs one, `root` has the definitions."""
@@ -76,11 +71,8 @@ class TypedDictWriter:
             return f"dict[str, {self.annotation(cast('object', rest), f'{title}Value', root, depth + 1)}]"
         known = cast("dict[str, Any]", fields)
         # A TypedDict can't express additional keys.
-        if (
-            isinstance(rest, dict)
-            or rest is True
-            or not all(_plain_name(name) and not name.startswith("__") for name in known)
-        ):
+        plain = all(_plain_name(name) and not name.startswith("__") for name in known)
+        if isinstance(rest, dict) or rest is True or not plain:
             return "dict[str, Any]"
         required = node.get("required")
         needed = cast("list[object]", required) if isinstance(required, list) else []
@@ -92,11 +84,8 @@ class TypedDictWriter:
 
     def _class(self, title: str, lines: str) -> str:
         name, number = title, 2
-        while name in self._classes:
-            if self._classes[name] == f"class {name}(TypedDict):\n{lines}":
-                return name
+        while self.classes.setdefault(name, source := f"class {name}(TypedDict):\n{lines}") != source:
             name, number = f"{title}{number}", number + 1
-        self._classes[name] = f"class {name}(TypedDict):\n{lines}"
         return name
 
 
@@ -211,7 +200,7 @@ def declarations(stubs: Iterable[Stub]) -> str:
     """The typed functions, also shown to the model."""
     shapes = TypedDictWriter()
     functions = [_declare(stub, shapes) for stub in stubs]
-    return "".join((*shapes.written(), *functions))
+    return "".join((*shapes.classes.values(), *functions))
 
 
 def _declare(stub: Stub, shapes: TypedDictWriter) -> str:

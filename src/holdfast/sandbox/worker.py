@@ -323,6 +323,15 @@ def discard_process(started: WorkerProcess) -> None:
 
 def spawn(path: str, *, confined: bool) -> WorkerProcess:
     """Start a process with two pipes only. A confined one gets its own process group, which is watched."""
+    try:
+        return _spawn(path, confined=confined)
+    except SandboxFailed as error:
+        raise WorkerFailed(error.reason) from error
+    except OSError as error:
+        raise WorkerFailed(error.strerror or str(error)) from error
+
+
+def _spawn(path: str, *, confined: bool) -> WorkerProcess:
     ours: list[int] = []
     theirs: list[int] = []
     try:
@@ -348,11 +357,9 @@ def spawn(path: str, *, confined: bool) -> WorkerProcess:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
             raise
-    except BaseException as error:
+    except BaseException:
         for descriptor in ours:
             os.close(descriptor)
-        if isinstance(error, OSError):
-            raise WorkerFailed(error.strerror or str(error)) from error
         raise
     finally:
         for descriptor in theirs:
@@ -363,12 +370,8 @@ def spawn(path: str, *, confined: bool) -> WorkerProcess:
             run.watch_group(process)
             with suppress(BrokenPipeError):  # it has ended
                 os.write(started.writes, b"\n")  # the launch script waits until its group is watched
-        except BaseException as error:
+        except BaseException:
             discard_process(started)
-            if isinstance(error, SandboxFailed):
-                raise WorkerFailed(error.reason) from error
-            if isinstance(error, OSError):
-                raise WorkerFailed(error.strerror or str(error)) from error
             raise
     return started
 

@@ -124,10 +124,8 @@ def cron(
     schedules.parse_cron(expression)
     check_zone(tz)
     _check_misfire(misfire, catch_up)
-    grace_ms = span_ms("grace", grace, 0)
-    return CronSource(
-        expression=" ".join(expression.split()), tz=tz, misfire=misfire, grace_ms=grace_ms, catch_up=catch_up
-    )
+    written, grace_ms = " ".join(expression.split()), span_ms("grace", grace, 0)
+    return CronSource(expression=written, tz=tz, misfire=misfire, grace_ms=grace_ms, catch_up=catch_up)
 
 
 def interval(
@@ -244,13 +242,11 @@ def _split_pattern(pattern: str) -> tuple[str, str]:
 
 def source_schedule(source: Source, since: int) -> Schedule | None:
     """The schedule of a trigger declared at `since`; None for sources without a clock."""
-    match source:
-        case CronSource():
-            return _calendar(source.expression, source.tz)
-        case IntervalSource():
-            return IntervalSchedule(source.every_ms, since if source.anchor is None else source.anchor)
-        case _:
-            return None
+    if isinstance(source, CronSource):
+        return _calendar(source.expression, source.tz)
+    if isinstance(source, IntervalSource):
+        return IntervalSchedule(source.every_ms, since if source.anchor is None else source.anchor)
+    return None
 
 
 def source_zone(source: Source) -> tzinfo:
@@ -264,9 +260,8 @@ def _calendar(expression: str, tz: str) -> CronSchedule:
 
 
 PAYLOAD: Final = "payload"
-TEMPLATE_NAMES: Final = frozenset(
-    ("trigger", "occurrence", "revision", "date", "time", "datetime", "timestamp", PAYLOAD)
-)
+_VALUES: Final = ("trigger", "occurrence", "revision", "date", "time", "datetime", "timestamp", PAYLOAD)
+TEMPLATE_NAMES: Final = frozenset(_VALUES)
 FILE_NAMES: Final = frozenset(("path", "file"))
 """Only for watched files."""
 _OUTSIDE_NAMES: Final = frozenset((PAYLOAD, "occurrence", *FILE_NAMES))
@@ -331,9 +326,8 @@ def _fill_text(template: str, values: Mapping[str, Any]) -> Any:
 
     filled = _PLACEHOLDER.sub(render, template)
     if len(filled) > MAX_ARGUMENTS:
-        raise TemplateUnfilled(
-            PAYLOAD, f"the text becomes {len(filled):,} characters long, the limit is {MAX_ARGUMENTS:,}"
-        )
+        reason = f"the text becomes {len(filled):,} characters long, the limit is {MAX_ARGUMENTS:,}"
+        raise TemplateUnfilled(PAYLOAD, reason)
     return filled
 
 
@@ -472,9 +466,8 @@ def decode_command(body: bytes) -> TriggerCommand:
 def check_trigger(name: object) -> str:
     """Return the name, or raise `TriggerInvalid`."""
     if not isinstance(name, str) or not TRIGGER_NAME.fullmatch(name):
-        raise TriggerInvalid(
-            name, "a name has letters, digits, '.', '-' and '_', at most 100, and begins with a letter or digit"
-        )
+        reason = "a name has letters, digits, '.', '-' and '_', at most 100, and begins with a letter or digit"
+        raise TriggerInvalid(name, reason)
     return name
 
 

@@ -20,7 +20,7 @@ from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.keys import segment
-from holdfast.eventloop import spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import ProcessDefinition
 from holdfast.runtime.deferrals import Resolve, ResolveTarget
@@ -94,7 +94,7 @@ class ProcessTarget:
         self._definition = definition
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        self._definition.check_names(arguments)
+        self._definition.bind(**arguments)
 
     async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
         """Start the process with the id `key`, once; answers its id."""
@@ -115,9 +115,8 @@ class Targets:
     def bind(self, given: object) -> Target:
         match given:
             case Agent():
-                target: Target = PromptTarget(
-                    self._runtime, definitions.TargetName("agent", self._runtime.register(given).name)
-                )
+                name = definitions.TargetName("agent", self._runtime.register(given).name)
+                target: Target = PromptTarget(self._runtime, name)
             case Session():
                 target = PromptTarget(self._runtime, definitions.TargetName("session", given.id), given)
             case ProcessDefinition():
@@ -262,8 +261,7 @@ class TriggerDrive(JournalDrive):
         ask = records.EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
         kept = records.Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
-        durable = self._ledger.append([*added, kept, *parked])
-        await durable
+        await self._ledger.append([*added, kept, *parked])
         self._state, self._parked = after, bool(parked)
         crash_point("trigger.after_books")
 
@@ -306,11 +304,9 @@ class TriggerDrive(JournalDrive):
         return more
 
     def _intended_record(self, one: Reservation) -> records.Record:
-        body = msgspec.json.encode(one)
-        cause = records.Cause("trigger", start_key(self._name, one))
-        ask = records.EffectRequest(
-            "process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause
-        )
+        body, cause = msgspec.json.encode(one), records.Cause("trigger", start_key(self._name, one))
+        content = digest_of_bytes("occurrence", body)
+        ask = records.EffectRequest("process", self._name, content, msgspec.Raw(body), cause=cause)
         return records.Intended(at=self._now(), key=self._key(one), ask=ask)
 
     def _key(self, one: Reservation) -> str:
@@ -351,10 +347,9 @@ class TriggerDrive(JournalDrive):
             arguments = await self._arguments(definition, found)
             key = start_key(self._name, found)
             # Outsiders write the content of events, requests and files.
-            outside = isinstance(definition.source, _OUTSIDE_SOURCES) and definitions.uses_outside_values(
-                definition.arguments
-            )
-            ref = await target.start(key, arguments, untrusted=outside)
+            outside = isinstance(definition.source, _OUTSIDE_SOURCES)
+            untrusted = outside and definitions.uses_outside_values(definition.arguments)
+            ref = await target.start(key, arguments, untrusted=untrusted)
         except _STORE_TROUBLE:
             raise
         except _REFUSED_FOR_NOW as error:
@@ -374,20 +369,17 @@ class TriggerDrive(JournalDrive):
         return records.Failed(at=self._now(), key=self._key(found), error=records.ErrorInfo(type(error).__name__, said))
 
     async def _arguments(self, definition: definitions.TriggerDefinition, found: Reservation) -> dict[str, Any]:
+        given = await self._store.input(self.session, found.input) if found.input else None
+        command = None if given is None else definitions.decode_command(given.body)
         values = definitions.template_values(
             trigger=self._name,
             revision=found.revision,
             occurrence=found.id,
             at=found.at,
             where=definitions.source_zone(definition.source),
-            payload=await self._payload(found),
+            payload=command.payload if isinstance(command, definitions.OccurCommand) else None,
         )
         return definitions.fill_template(definition.arguments, values)
-
-    async def _payload(self, found: Reservation) -> Any:  # any JSON value
-        given = await self._store.input(self.session, found.input) if found.input else None
-        command = None if given is None else definitions.decode_command(given.body)
-        return command.payload if isinstance(command, definitions.OccurCommand) else None
 
     # ---- running starts ----
 
@@ -418,9 +410,7 @@ class TriggerDrive(JournalDrive):
         try:
             await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     # ---- parking ----
 
@@ -431,10 +421,8 @@ class TriggerDrive(JournalDrive):
         # A reservation became ready during this round: the next round starts at once.
         again = now if choice.start or choice.skip else choice.again
         # A due moment without room waits until a run ends.
-        moment = (
-            state.next if state.next is not None and (state.next > now or trigger_state.queue_room(state)) else None
-        )
-        return min((at for at in (moment, again) if at is not None), default=None)
+        waits = state.next is not None and state.next <= now and not trigger_state.queue_room(state)
+        return min((at for at in (None if waits else state.next, again) if at is not None), default=None)
 
     async def _park(self) -> None:
         due = self._alarm_at()
@@ -442,9 +430,7 @@ class TriggerDrive(JournalDrive):
             wait = None if due is None else await self._store.wait(self.session, _alarm_name(self._state.alarm))
             if due is None or (wait is not None and wait.state == "open" and wait.deadline == due):
                 return
-        number = self._state.alarm
-        if due is not None:
-            number = await self._set_alarm(number, due)
+        number = self._state.alarm if due is None else await self._set_alarm(self._state.alarm, due)
         state = replace(self._state, alarm=number, alarm_at=due)
         waits = () if due is None else (_alarm_name(number),)
         crash_point("trigger.before_park")

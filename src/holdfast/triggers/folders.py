@@ -50,16 +50,14 @@ class FolderListing(NamedTuple):
 def scan_folder(source: WatchSource) -> FolderListing:
     """Matching files by path. A missing folder gives a problem, not an error."""
     files: list[FoundFile] = []
-    problem = ""
     try:
         for found in _walk(source.folder, "", source.pattern.split("/"), 0):
             if len(files) == source.most:
-                problem = f"there are more than {source.most:,} files"
-                break
+                return FolderListing(tuple(sorted(files)), f"there are more than {source.most:,} files")
             files.append(found)
     except OSError as error:
-        problem = f"{source.folder}: {error.strerror}"
-    return FolderListing(tuple(sorted(files)), problem)
+        return FolderListing(tuple(sorted(files)), f"{source.folder}: {error.strerror}")
+    return FolderListing(tuple(sorted(files)))
 
 
 def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:
@@ -113,8 +111,7 @@ class SettlingFiles:
         settled: list[FoundFile] = []
         for found in files:
             seen, since = self._since.get(found.path, (None, mono))
-            if seen != found:
-                since = mono
+            since = since if seen == found else mono
             self._since[found.path] = (found, since)
             if mono - since >= self.settle_ms and self._reported.get(found.path) != found:
                 settled.append(found)
@@ -189,7 +186,7 @@ class FolderWatcher:
 
     async def look(self) -> int:
         """Scan once; answers the number of accepted files."""
-        source = await self._triggers.watched(self._name)
+        source = await self._triggers.enabled_source(self._name)
         if not isinstance(source, WatchSource):
             self._source = None
             return 0
@@ -206,13 +203,11 @@ class FolderWatcher:
         return taken
 
     async def _reported(self, source: WatchSource, found: FoundFile) -> bool:
-        content = ""
-        if source.identity == "content":
-            try:
-                content = await asyncio.to_thread(content_digest, source, found)
-            except OSError as error:
-                self._tell(f"{path_text(found.path)}: {error.strerror}")
-                return False
+        try:
+            content = "" if source.identity == "stat" else await asyncio.to_thread(content_digest, source, found)
+        except OSError as error:
+            self._tell(f"{path_text(found.path)}: {error.strerror}")
+            return False
         key = file_key(source, found, content)
         fresh = await self._triggers.occurred(self._name, key, file_payload(source, found, content))
         self._settling.told(found)

@@ -11,7 +11,7 @@ import calendar
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from holdfast.errors.caller import ScheduleInvalid
@@ -56,8 +56,7 @@ class CronSchedule:
     """The moments of a cron expression in a time zone."""
 
     def __init__(self, cron: CronExpression, where: tzinfo) -> None:
-        self._cron = cron
-        self._where = where
+        self._cron, self._where = cron, where
         self._times = [time(hour, minute) for hour in cron.hours for minute in cron.minutes]
 
     def after(self, moment: int) -> int | None:
@@ -107,20 +106,19 @@ class CronSchedule:
         return high + (_MINUTE - seconds if seconds else timedelta())
 
 
+@dataclass(frozen=True, slots=True)
 class IntervalSchedule:
     """Moments at a fixed interval from an anchor, without drift."""
 
-    def __init__(self, period: int, anchor: int) -> None:
-        self._period = period
-        self._anchor = anchor
+    period: int
+    anchor: int
 
     def after(self, moment: int) -> int:
-        steps = max((moment - self._anchor) // self._period + 1, 1)
-        return self._anchor + steps * self._period
+        return self.anchor + max((moment - self.anchor) // self.period + 1, 1) * self.period
 
     def until(self, moment: int) -> int | None:
-        steps = (moment - self._anchor) // self._period
-        return None if steps < 1 else self._anchor + steps * self._period
+        steps = (moment - self.anchor) // self.period
+        return None if steps < 1 else self.anchor + steps * self.period
 
 
 Schedule: TypeAlias = CronSchedule | IntervalSchedule
@@ -195,8 +193,7 @@ class CronExpression:
                 day = day.replace(day=1) - timedelta(1)
 
 
-@dataclass(frozen=True, slots=True)
-class _CronField:
+class _CronField(NamedTuple):
     what: str
     least: int
     most: int
@@ -222,7 +219,8 @@ def parse_cron(written: object) -> CronExpression:
     if len(fields) != len(_FIELDS):
         raise ScheduleInvalid(written, f"it has {len(fields)} fields; minute, hour, day, month and weekday are wanted")
     minutes, hours, days, months, weekdays = (
-        _values(written, field, text) for field, text in zip(_FIELDS, fields, strict=True)
+        {number for part in text.split(",") for number in _range(written, field, part)}
+        for field, text in zip(_FIELDS, fields, strict=True)
     )
     found = CronExpression(
         tuple(sorted(minutes)),
@@ -233,21 +231,14 @@ def parse_cron(written: object) -> CronExpression:
         frozenset(day % 7 for day in weekdays),
         either=not fields[2].startswith("*") and not fields[4].startswith("*"),
     )
-    if (
-        not found.either
-        and not found.last_day
-        and not any(min(found.days) <= _DAYS_IN_MONTH[month] for month in months)
-    ):
+    by_number = not found.either and not found.last_day
+    if by_number and all(min(found.days) > _DAYS_IN_MONTH[month] for month in months):
         raise ScheduleInvalid(written, "there is no such day in any of these months")
     return found
 
 
-def _values(written: str, field: _CronField, text: str) -> set[int]:
-    """All numbers of a field; 0 stands for the last day of a month."""
-    return {number for part in text.split(",") for number in _range(written, field, part)}
-
-
 def _range(written: str, field: _CronField, part: str) -> range:
+    """The numbers of a part of a field; 0 stands for the last day of a month."""
     if part == "L" and field.what == "day of month":
         return range(1)
     span, slash, step_text = part.partition("/")
@@ -263,8 +254,8 @@ def _range(written: str, field: _CronField, part: str) -> range:
         last = 7  # FRI-SUN
     for value in (first, last):
         if not field.least <= value <= field.most:
-            wanted = f"from {field.least} to {field.most}"
-            raise ScheduleInvalid(written, f"{value} is no {field.what}; it must be {wanted}")
+            wanted = f"{value} is no {field.what}; it must be from {field.least} to {field.most}"
+            raise ScheduleInvalid(written, wanted)
     if first > last:
         raise ScheduleInvalid(written, f"the range {span} of the {field.what} runs backwards; write it as two")
     return range(first, last + 1, step)

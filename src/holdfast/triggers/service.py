@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import errors
-from holdfast.eventloop import ignore_result, spawn
+from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import journal_pages
@@ -24,22 +24,9 @@ from holdfast.profiles import parse_reference
 from holdfast.runtime.context import hide_secret
 from holdfast.secrets.sources import make_secrets
 from holdfast.store.inbox import AdmissionWindow
+from holdfast.triggers import definition as definitions
 from holdfast.triggers import signatures
-from holdfast.triggers.definition import (
-    TRIGGER_ROLE,
-    DefineCommand,
-    EventSource,
-    OccurCommand,
-    RemoveCommand,
-    SwitchCommand,
-    WatchSource,
-    WebhookSource,
-    check_trigger,
-    decode_command,
-    make_definition,
-    trigger_journal,
-    trigger_name,
-)
+from holdfast.triggers.definition import OccurCommand, TriggerDefinition, WatchSource, trigger_journal, trigger_name
 from holdfast.triggers.driver import PrunedTrigger, Targets, TriggerDrive, prune_trigger, read_definition, read_trigger
 from holdfast.triggers.folders import FolderWatcher
 from holdfast.triggers.state import OccurrenceEnd, RunningStart, TriggerState, reserve_due, take_command
@@ -51,7 +38,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Store
-    from holdfast.triggers.definition import Source, TriggerCommand, TriggerDefinition, TriggerOptions
 
 
 _log: Final = logging.getLogger("holdfast.triggers")
@@ -159,18 +145,20 @@ class Triggers:
     def every(
         self,
         name: str,
-        source: Source,
+        source: definitions.Source,
         target: object,
         arguments: dict[str, Any],
-        options: TriggerOptions | None = None,
+        options: definitions.TriggerOptions | None = None,
     ) -> Trigger:
         """Declare a trigger: the same definition again changes nothing, another one is its next revision."""
         if self._closed:
             raise errors.RuntimeStopped
         bound = self.targets.bind(target)
         bound.check(arguments)
-        definition = make_definition(name, _absolute_source(source), bound.target_name, arguments, options)
-        if isinstance(definition.source, WebhookSource):
+        if isinstance(source, WatchSource):  # the current directory may change
+            source = replace(source, folder=os.path.abspath(source.folder))  # noqa: PTH100  links stay as they are
+        definition = definitions.make_definition(name, source, bound.target_name, arguments, options)
+        if isinstance(definition.source, definitions.WebhookSource):
             parse_reference(definition.source.secret)
         task = spawn(self._declare(definition))
         self._declaring.add(task)
@@ -194,28 +182,24 @@ class Triggers:
         return revision
 
     async def _write_definition(self, definition: TriggerDefinition) -> int:
-        id, content = trigger_journal(definition.name), msgspec.to_builtins(DefineCommand(definition))
+        id, content = trigger_journal(definition.name), msgspec.to_builtins(definitions.DefineCommand(definition))
         for _ in range(_DEFINE_TRIES):
             view = await self._found(id)
-            if (view is None or not view.state.definition) and await self._is_full():
-                raise errors.TriggersFull(MAX_TRIGGERS)
             state = TriggerState() if view is None else view.state
+            full = not state.definition and len(await self._ids()) >= MAX_TRIGGERS
+            if full and len(await self.list()) >= MAX_TRIGGERS:  # removed ones do not count
+                raise errors.TriggersFull(MAX_TRIGGERS)
             if state.print == definition.fingerprint():
                 return state.revision
             if state.definition and state.owner != definition.terms.owner:
                 raise errors.TriggerConflict(definition.name, f"it belongs to {state.owner!r}; use another name")
             key = f"define/{state.revision + 1}"
             try:
-                await self._store.accept_into(id, "process", None, content, key=key, role=TRIGGER_ROLE)
+                await self._store.accept_into(id, "process", None, content, key=key, role=definitions.TRIGGER_ROLE)
             except errors.KeyConflict:
                 continue  # another process changed it meanwhile
             return state.revision + 1
         raise errors.TriggerConflict(definition.name, "others change it all the time; declare it in one place")
-
-    async def _is_full(self) -> bool:
-        """True if the store has `MAX_TRIGGERS`; removed ones do not count."""
-        ids = await self._ids()
-        return len(ids) >= MAX_TRIGGERS and len(await self.list()) >= MAX_TRIGGERS
 
     # ---- reading ----
 
@@ -269,7 +253,7 @@ class Triggers:
         return self._lookouts[name][0].problem if name in self._lookouts else ""
 
     async def _ids(self) -> list[str]:
-        return [line.id async for page in journal_pages(self._store, TRIGGER_ROLE) for line in page]
+        return [line.id async for page in journal_pages(self._store, definitions.TRIGGER_ROLE) for line in page]
 
     async def _view(self, name: str) -> TriggerView:
         view = await self._found(trigger_journal(name))
@@ -298,13 +282,13 @@ class Triggers:
         for found in pending:
             if found.input <= state.taken:
                 continue
-            command = decode_command(found.body)
+            command = definitions.decode_command(found.body)
             if isinstance(command, OccurCommand):
                 waiting += 1
                 continue
             state, changed = take_command(state, found.input, found.key, found.at, command).state, True
-            if isinstance(command, DefineCommand | RemoveCommand):
-                definition = command.definition if isinstance(command, DefineCommand) else None
+            if isinstance(command, definitions.DefineCommand | definitions.RemoveCommand):
+                definition = command.definition if isinstance(command, definitions.DefineCommand) else None
         if changed and definition is not None:
             # The next moment is known; the drive handles moments that are due now.
             state = replace(state, next=reserve_due(state, definition, state.cursor).state.next)
@@ -335,7 +319,7 @@ class Triggers:
         Declared again, it gets its next revision and remembers its earlier occurrences.
         """
         await self._view(name)
-        await self._say(name, RemoveCommand(check_text("by", by)), None)
+        await self._say(name, definitions.RemoveCommand(check_text("by", by)), None)
         looking = self._lookouts.pop(name, None)
         if looking is not None:
             looking[1].cancel()
@@ -348,7 +332,7 @@ class Triggers:
         The state and all used keys stay, so repeated occurrences are still recognised.
         """
         if name is not None:
-            check_trigger(name)
+            definitions.check_trigger(name)
         before = self._store.clock.read().wall - milliseconds(older_than)
         ids = await self._ids() if name is None else [trigger_journal(name)]
         return [
@@ -359,11 +343,11 @@ class Triggers:
     async def _switch(self, name: str, *, enabled: bool, by: str) -> TriggerStatus:
         view = await self._view(name)
         if view.state.enabled != enabled:
-            await self._say(name, SwitchCommand(enabled, check_text("by", by)), None)
+            await self._say(name, definitions.SwitchCommand(enabled, check_text("by", by)), None)
         return await self.get(name)
 
     async def _say(
-        self, name: str, command: TriggerCommand, key: str | None, admission: AdmissionWindow | None = None
+        self, name: str, command: definitions.TriggerCommand, key: str | None, admission: AdmissionWindow | None = None
     ) -> bool:
         """Put a command into the inbox of a trigger; True if it is new."""
         if self._closed:
@@ -376,8 +360,8 @@ class Triggers:
 
     # ---- files ----
 
-    async def watched(self, name: str) -> Source | None:
-        """The watched source; None while the trigger is off."""
+    async def enabled_source(self, name: str) -> definitions.Source | None:
+        """The source of a trigger; None while it is off."""
         view = await self._found(trigger_journal(name))
         return None if view is None or view.definition is None or not view.state.enabled else view.definition.source
 
@@ -395,16 +379,15 @@ class Triggers:
             raise errors.InvalidArgument("body", body, "the bytes as they came")
         view = await self._view(name)
         source = None if view.definition is None else view.definition.source
-        if not isinstance(source, WebhookSource):
+        if not isinstance(source, definitions.WebhookSource):
             raise errors.TriggerInvalid(name, "it is no webhook; declare it with hf.webhook")
         if not view.state.enabled:
             return Delivery("refused", 503, reason="the trigger is disabled")
         given = signatures.lower_headers(headers)
         secret = await asyncio.to_thread(self._secret, source)
         if not signatures.has_key(source, secret):
-            raise errors.TriggerInvalid(
-                name, f"its secret ({source.secret}) holds no key, so anybody could sign; set it"
-            )
+            reason = f"its secret ({source.secret}) holds no key, so anybody could sign; set it"
+            raise errors.TriggerInvalid(name, reason)
         verdict = signatures.check_signature(source, secret, given, body, self._store.clock.read().wall)
         if verdict.refusal:
             return Delivery("refused", 413 if len(body) > signatures.MAX_BODY else 401, reason=verdict.refusal)
@@ -415,12 +398,11 @@ class Triggers:
         return await self._delivered(name, source, verdict, payload)
 
     async def _delivered(
-        self, name: str, source: WebhookSource, verdict: signatures.SignatureVerdict, payload: object
+        self, name: str, source: definitions.WebhookSource, verdict: signatures.SignatureVerdict, payload: object
     ) -> Delivery:
         # Without a signed time, the same content within the window is the same delivery, whatever its id.
-        replays = (
-            None if verdict.timed else AdmissionWindow(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
-        )
+        window = AdmissionWindow(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
+        replays = None if verdict.timed else window
         occurrence = f"hook/{verdict.delivery}"
         try:
             fresh = await self._say(name, OccurCommand(payload), occurrence, replays)
@@ -432,7 +414,7 @@ class Triggers:
             return Delivery("refused", 422, occurrence, str(error))
         return Delivery("accepted", 202, occurrence) if fresh else Delivery("duplicate", 200, occurrence)
 
-    def _secret(self, source: WebhookSource) -> str:
+    def _secret(self, source: definitions.WebhookSource) -> str:
         """Read the secret; from now on it is redacted everywhere."""
         reference = parse_reference(source.secret)
         label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
@@ -452,9 +434,8 @@ class Triggers:
         told: list[str] = []
         fresh = False
         for id in sorted(await self._ids()):
-            view = await self._found(id)
-            source = None if view is None or view.definition is None else view.definition.source
-            if isinstance(source, EventSource) and source.name == name and view is not None and view.state.enabled:
+            source = await self.enabled_source(trigger_name(id))
+            if isinstance(source, definitions.EventSource) and source.name == name:
                 fresh |= await self._say(trigger_name(id), OccurCommand(payload), f"event/{known}")
                 told.append(trigger_name(id))
         return EventReceipt(name, known, tuple(told), fresh)
@@ -469,15 +450,4 @@ class Triggers:
 
     async def stop(self) -> None:
         self._closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._declaring, *(task for _, task in self._lookouts.values())]
-        for task in tasks:
-            task.cancel()
-            ignore_result(task)
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _absolute_source(source: Source) -> Source:
-    """Make the folder absolute: the current directory may change."""
-    if not isinstance(source, WatchSource):
-        return source
-    return replace(source, folder=os.path.abspath(source.folder))  # noqa: PTH100  links stay as they are
+        await cancel_all([*self._declaring, *(task for _, task in self._lookouts.values())])

@@ -153,13 +153,7 @@ def _generic(source: WebhookSource, headers: Mapping[str, str], body: bytes) -> 
     return _SignedParts(body, [_bytes(given.lower())], None, delivery or _digest(body))
 
 
-_READERS: Final = {
-    "github": _github,
-    "stripe": _stripe,
-    "slack": _slack,
-    "standard": _standard,
-    "generic": _generic,
-}
+_READERS: Final = {"github": _github, "stripe": _stripe, "slack": _slack, "standard": _standard, "generic": _generic}
 
 
 def webhook_payload(headers: Mapping[str, str], body: bytes) -> Any:  # any JSON value

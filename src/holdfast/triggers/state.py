@@ -14,16 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.effects.canonical import digest
 from holdfast.errors import RecordUnreadable
-from holdfast.triggers.definition import (
-    CronSource,
-    DefineCommand,
-    IntervalSource,
-    OccurCommand,
-    RemoveCommand,
-    SwitchCommand,
-    TriggerDefinition,
-    source_schedule,
-)
+from holdfast.triggers import definition as definitions
+from holdfast.triggers.definition import CronSource, IntervalSource, TriggerDefinition
 from holdfast.triggers.schedules import moments_between, to_datetime
 
 if TYPE_CHECKING:
@@ -138,14 +130,14 @@ def take_command(state: TriggerState, number: int, key: str, at: int, command: T
     """Apply the command of input `number`, accepted under `key` at the time `at`."""
     state = replace(state, taken=number)
     match command:
-        case DefineCommand(definition):
+        case definitions.DefineCommand(definition):
             return StateChange(_define(state, number, at, definition))
-        case SwitchCommand(enabled):
+        case definitions.SwitchCommand(enabled):
             # Moments during the pause do not count as missed.
             return StateChange(replace(state, enabled=enabled, cursor=max(state.cursor, at)))
-        case RemoveCommand():
+        case definitions.RemoveCommand():
             return _remove(state, at)
-        case OccurCommand():
+        case definitions.OccurCommand():
             if not state.definition:
                 return StateChange(_skip(state, key, at, at, "the trigger was not declared yet"))
             if not state.enabled:
@@ -176,19 +168,8 @@ def _remove(state: TriggerState, at: int) -> StateChange:
     dropped = state.queue
     for found in dropped:
         state = _skip(state, found.id, at, found.at, "the trigger was removed")
-    bare = replace(
-        state,
-        definition=0,
-        print="",
-        source_print="",
-        owner="",
-        enabled=True,
-        next=None,
-        queue=(),
-        running=(),
-        starts=(),
-    )
-    return StateChange(bare, dropped=dropped)
+    bare = replace(state, definition=0, print="", source_print="", owner="", enabled=True, next=None)
+    return StateChange(replace(bare, queue=(), running=(), starts=()), dropped=dropped)
 
 
 def queue_room(state: TriggerState) -> int:
@@ -199,10 +180,8 @@ def queue_room(state: TriggerState) -> int:
 def reserve_due(state: TriggerState, definition: TriggerDefinition, now: int) -> StateChange:
     """Reserve or skip the moments up to `now`, and compute the next one."""
     source = definition.source
-    schedule = source_schedule(source, state.since)
-    if schedule is None or not isinstance(source, CronSource | IntervalSource):
-        return StateChange(replace(state, next=None))
-    if not state.enabled:
+    schedule = definitions.source_schedule(source, state.since)
+    if schedule is None or not isinstance(source, CronSource | IntervalSource) or not state.enabled:
         return StateChange(replace(state, next=None))
     step = _reserve_moments(state, source, schedule, now)
     return step._replace(state=replace(step.state, next=schedule.after(step.state.cursor)))
@@ -212,11 +191,9 @@ def _reserve_moments(
     state: TriggerState, source: CronSource | IntervalSource, schedule: Schedule, now: int
 ) -> StateChange:
     newest = schedule.until(now)
-    if newest is None or newest <= state.cursor:
-        return StateChange(state)
     most = min(source.catch_up, queue_room(state))
-    if not most:
-        return StateChange(state)  # the queue is full: moments wait until there is room
+    if newest is None or newest <= state.cursor or not most:  # no room in the queue: moments wait
+        return StateChange(state)
     kept = _moments_to_keep(source, schedule, state.cursor, now, most)
     missed = len(moments_between(schedule, state.cursor, now, MAX_COUNTED)) - len(kept)
     due = [Reservation(moment_id(at), at, state.definition, state.revision) for at in kept]
@@ -295,12 +272,8 @@ def after_start(state: TriggerState, found: Reservation, ref: str, terms: StartL
     told = OccurrenceEnd(found.id, now, "started", ref, due=found.at)
     running = (*state.running, RunningStart(found.id, ref, found.definition)) if terms.concurrency is not None else ()
     starts = (*state.starts, now)[-terms.per_window :] if terms.per_window is not None else ()
-    return _add_recent(
-        replace(
-            _without_reservation(state, found), running=running, starts=starts, started=state.started + 1, last=told
-        ),
-        told,
-    )
+    rest = _without_reservation(state, found)
+    return _add_recent(replace(rest, running=running, starts=starts, started=state.started + 1, last=told), told)
 
 
 def after_refusal(state: TriggerState, found: Reservation, why: str, now: int) -> tuple[TriggerState, bool]:

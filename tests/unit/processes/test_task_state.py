@@ -11,7 +11,6 @@ from holdfast.processes.keys import task_id, task_key
 from holdfast.processes.state import (
     INTERRUPTED_ERROR,
     MAX_NOTICE,
-    TASK_RUN,
     TASK_TERMINAL_STATUSES,
     ProcessState,
     TaskCall,
@@ -21,6 +20,7 @@ from holdfast.processes.state import (
     task_start_records,
 )
 from holdfast.records import (
+    TASK_RUN,
     Blob,
     Cancelled,
     Done,

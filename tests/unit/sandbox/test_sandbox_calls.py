@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.errors.caller import AnswerRefused, ProgramDiverged
 from holdfast.sandbox.contract import CallError, CallResult, CallValue
-from holdfast.sandbox.execution import CallSequence, call_digest, program_digest
+from holdfast.sandbox.monty import CallSequence, call_digest, program_digest
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.execution import SnapshotPosition
+    from holdfast.sandbox.monty import SnapshotPosition
 
 PROGRAM = program_digest("source", {}, "")
 

@@ -12,7 +12,7 @@ from tests.sandboxed import TOOLS
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.sandbox import LimitHit, MontySandbox, ProgramFailure, ProgramLimits, worker
-from holdfast.sandbox.execution import check_plan, make_plan
+from holdfast.sandbox.monty import check_plan, make_plan
 from holdfast.sandbox.worker import bwrap_command, launch_script
 from holdfast.toolkits.shell import SandboxUnavailable
 from holdfast.toolkits.shell.policy import HostTree

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from tests.sandboxed import TOOLS
 
 from holdfast.sandbox import CallResult, CallValue, LimitHit, PendingCalls, ProgramLimits, protocol
-from holdfast.sandbox.execution import ProgramExecution, make_plan
+from holdfast.sandbox.monty import ProgramExecution, make_plan
 from holdfast.sandbox.protocol import bytes_field, frame_message, number_field, text_field
 
 if TYPE_CHECKING:

@@ -404,7 +404,7 @@ def test_a_sandbox_that_can_t_be_meant_is_refused(given: dict[str, Any]) -> None
 def test_what_starts_programs_is_loaded_with_the_first_one_only() -> None:
     import subprocess
 
-    code = "import sys, holdfast.sandbox; sys.exit('holdfast.sandbox.execution' in sys.modules)"
+    code = "import sys, holdfast.sandbox; sys.exit('holdfast.sandbox.monty' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

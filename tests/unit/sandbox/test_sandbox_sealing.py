@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.sandbox.contract import HostCall
-from holdfast.sandbox.execution import MAX_SNAPSHOT, SnapshotPosition, seal, snapshot_key, unseal
+from holdfast.sandbox.monty import MAX_SNAPSHOT, SnapshotPosition, seal, snapshot_key, unseal
 
 KEY = snapshot_key(b"secret of a store")
 CALL = HostCall("p/0", "tool", "fetch", {"n": 1}, "d")

@@ -28,6 +28,7 @@ from holdfast.sandbox.protocol import (
 )
 
 ROOM = 1_000_000
+TOO_LARGE = object()
 
 # As a worker sent them: a call with a number and a text, the wait for two calls, and a value.
 CALLED = (
@@ -45,7 +46,8 @@ def said(message: bytes, room: int = ROOM) -> protocol.WorkerEvent:
 def back(value: object, room: int = ROOM) -> Any:
     """A value that was written as a host writes it, read as a host reads it."""
     made, root = protocol.encode_value(value)
-    return protocol.decode_values(made, 0, len(made), room)[root]
+    found = protocol.decode_values(made, 0, len(made), room)
+    return TOO_LARGE if found is None else found[root]
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -92,15 +94,14 @@ def test_what_no_program_can_have_is_refused() -> None:
 
 def test_a_date_is_nothing_that_json_has_a_word_for() -> None:
     made = protocol.encode_datetime(dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.timezone(dt.timedelta(hours=-2))), "X")
-    (found,) = protocol.decode_values(made, 0, len(made), ROOM)
+    (found,) = protocol.decode_values(made, 0, len(made), ROOM) or [None]
     assert isinstance(found, ForeignValue)
     with pytest.raises(NotJson, match="it has a datetime"):
         to_json(found, ROOM)
 
 
 def test_a_value_is_given_up_before_it_is_read_if_it_is_surely_too_large() -> None:
-    with pytest.raises(protocol.ValueTooLarge):
-        back(["x"] * 10_000, room=100)
+    assert back(["x"] * 10_000, room=100) is TOO_LARGE
 
 
 @pytest.mark.parametrize(
@@ -117,8 +118,8 @@ def test_what_is_held_twice_is_one_thing() -> None:
     # A list of the same list, many times over: it is written once.
     inner = bytes_field(2, bytes_field(11, bytes_field(1, b"\x00" * 100)))
     made = bytes_field(2, number_field(5, 2)) + inner + bytes_field(2, bytes_field(11, bytes_field(1, b"\x01" * 100)))
-    found = protocol.decode_values(made, 0, len(made), ROOM)[2]
-    assert len({id(each) for each in found}) == 1
+    found = protocol.decode_values(made, 0, len(made), ROOM) or []
+    assert len({id(each) for each in found[2]}) == 1
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------

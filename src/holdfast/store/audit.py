@@ -9,23 +9,6 @@ import msgspec
 from holdfast import records
 from holdfast.effects.keys import segment
 from holdfast.errors import RecordUnreadable
-from holdfast.records import (
-    Admitted,
-    Cancelled,
-    Done,
-    Ended,
-    Failed,
-    Grouped,
-    Handed,
-    Intended,
-    Opened,
-    Resumed,
-    Started,
-    Unknown,
-    blobs_of,
-    next_status,
-    touches_lists,
-)
 from holdfast.store.attachments import audit_attachments
 from holdfast.store.memories import audit_memories
 from holdfast.store.notifications import audit_notifications
@@ -36,7 +19,6 @@ from holdfast.store.waits import audit_rules
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from holdfast.records import Outcome, Record, Status
     from holdfast.store.contract import JournalRow, RawRecord, Reader
     from holdfast.store.spending import SpendOf
 
@@ -223,7 +205,7 @@ class _JournalAudit:
         self._seq = row.base
         """Records up to `base` were trimmed; no run in them continues after it."""
         self._epoch = 0
-        self._status: Status = "idle"
+        self._status: records.Status = "idle"
         self._updated = 0
         self._intended: set[str] = set()
         self._settled: set[str] = set()
@@ -232,7 +214,7 @@ class _JournalAudit:
         self._groups: set[str] = set()
         self._closed_scopes: set[str] = set()
         self._admitted: set[int] = set()
-        self._opened: Opened | None = None
+        self._opened: records.Opened | None = None
         self._agent: str | None = row.agent if row.base else None
         """The agent by its records; a trimmed journal has lost its first record."""
 
@@ -247,7 +229,7 @@ class _JournalAudit:
             try:
                 record = records.decode(entry.body)
                 # A handoff record still belongs to the old agent, an opening record to the new one.
-                agent = record.agent if isinstance(record, Opened) else self._agent
+                agent = record.agent if isinstance(record, records.Opened) else self._agent
                 self._content(entry.seq, record)
                 if self._tally is not None:
                     self._tally.add(agent, entry.pos, record)
@@ -267,39 +249,39 @@ class _JournalAudit:
         self._seq = entry.seq
         self._epoch = max(self._epoch, entry.epoch)
 
-    def _content(self, seq: int, record: Record) -> None:
-        if (seq == 1) != isinstance(record, Opened):
+    def _content(self, seq: int, record: records.Record) -> None:
+        if (seq == 1) != isinstance(record, records.Opened):
             self._report("opening", seq, "a journal begins with exactly one 'opened' record")
-        self._status = next_status(self._status, record)
-        if touches_lists(record):
+        self._status = records.next_status(self._status, record)
+        if records.touches_lists(record):
             self._updated = record.at
-        for blob in blobs_of(record):
+        for blob in records.blobs_of(record):
             if blob.digest not in self._blobs:
                 self._report("blob", seq, f"refers to {blob.digest}, which is not there")
             if (blob.digest, self._row.id, seq) not in self._references:
                 self._report("blob", seq, f"its reference to {blob.digest} is not listed")
         self._story(seq, record)
 
-    def _story(self, seq: int, record: Record) -> None:
+    def _story(self, seq: int, record: records.Record) -> None:
         match record:
-            case Opened():
+            case records.Opened():
                 self._opened = self._opened or record
                 self._agent = self._opened.agent
-            case Handed():
+            case records.Handed():
                 self._hand(seq, record)
-            case Started() | Resumed():
+            case records.Started() | records.Resumed():
                 self._begin(seq, record.run)
-            case Intended():
+            case records.Intended():
                 self._intent(seq, record)
-            case Done() | Failed() | Unknown() | Cancelled():
+            case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
                 self._outcome(seq, record)
-            case Ended():
+            case records.Ended():
                 self._end(seq, record)
-            case Grouped():
+            case records.Grouped():
                 self._groups.add(record.key)
                 if record.key in self._settled | self._intended:
                     self._report("outcome", seq, f"{record.key!r} is both a group and an effect")
-            case Admitted():
+            case records.Admitted():
                 self._admission(seq, record)
             case _:
                 pass
@@ -309,22 +291,22 @@ class _JournalAudit:
             self._report("terminal", seq, f"the run {run!r} goes on, but it had ended")
         self._started.add(run)
 
-    def _hand(self, seq: int, record: Handed) -> None:
+    def _hand(self, seq: int, record: records.Handed) -> None:
         if record.by != self._agent:
             self._report("handoff", seq, f"it was handed over by {record.by!r}, but {self._agent!r} had it")
         if record.key not in self._settled:
             self._report("handoff", seq, f"{record.key!r} asked for it, and has no outcome")
         self._agent = record.agent
 
-    def _intent(self, seq: int, record: Intended) -> None:
+    def _intent(self, seq: int, record: records.Intended) -> None:
         self._run_is_open(seq, record.key)
         self._once(self._intended, record.key, "intent", seq, f"{record.key!r} was intended before")
         if record.key in self._settled:
             self._report("intent", seq, f"{record.key!r} had an outcome before it was intended")
 
-    def _outcome(self, seq: int, record: Outcome) -> None:
+    def _outcome(self, seq: int, record: records.Outcome) -> None:
         self._run_is_open(seq, record.key)
-        if isinstance(record, Cancelled) and record.key in (self._settled | self._groups):
+        if isinstance(record, records.Cancelled) and record.key in (self._settled | self._groups):
             return  # the code was cancelled before it saw the outcome
         self._once(self._settled, record.key, "outcome", seq, f"{record.key!r} has two outcomes")
         if getattr(record, "ask", None) is None and record.key not in self._intended:
@@ -334,7 +316,7 @@ class _JournalAudit:
         if key.partition("/")[0] in self._closed_scopes:
             self._report("terminal", seq, f"{key!r} belongs to a run that had ended")
 
-    def _end(self, seq: int, record: Ended) -> None:
+    def _end(self, seq: int, record: records.Ended) -> None:
         self._once(self.ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
         if record.unstarted and record.run in self._started:
             self._report("terminal", seq, f"the run {record.run!r} is said to end before it began, but it had begun")
@@ -348,7 +330,7 @@ class _JournalAudit:
         parents = key.split("/")
         return any("/".join(parents[:n]) in self._settled for n in range(1, len(parents)))
 
-    def _admission(self, seq: int, record: Admitted) -> None:
+    def _admission(self, seq: int, record: records.Admitted) -> None:
         if record.input in self._admitted:
             self._report("input", seq, f"input {record.input} was admitted before")
         self._admitted.add(record.input)

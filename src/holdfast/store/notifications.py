@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, get_args
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import (
-    InvalidArgument,
-    InvalidNumber,
-    JournalMissing,
-    JournalQuarantined,
-    KeyConflict,
-    NotificationsFull,
-    NotificationUnknown,
-    PayloadTooLarge,
-)
+from holdfast import errors
 from holdfast.names import MAX_INT, check_id, check_int, check_string, check_text
 from holdfast.store.contract import Command, Receipt, input_digest
 from holdfast.store.inbox import add_input, check_inbox_room
@@ -25,7 +16,6 @@ from holdfast.store.inbox import add_input, check_inbox_room
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from holdfast.errors import HoldfastError
     from holdfast.records import Admitted, Ended
     from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import JournalRow, Reader, StoreLimits
@@ -125,7 +115,9 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
         if not ready:
             return None
         if tx.rows.input_by_key(row, self.key) is not None:
-            raise KeyConflict(row.id, self.key)  # that input may be admitted already, and would free none of these
+            raise errors.KeyConflict(
+                row.id, self.key
+            )  # that input may be admitted already, and would free none of these
         check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
         receipt = add_input(tx, row, self)
         for each in ready:
@@ -154,7 +146,7 @@ class SettleNotification(Command[tuple[Notification, bool]], frozen=True):
             row = tx.journal(found.journal)
             row.check_served()
             if row.notices >= tx.limits.notifications:
-                raise NotificationsFull(row.id, tx.limits.notifications)
+                raise errors.NotificationsFull(row.id, tx.limits.notifications)
             tx.wake(row)
         _move(tx, row, [(found, settled)])
         return settled, True
@@ -197,7 +189,7 @@ class Ripen(Command[Ripened], frozen=True):
 def check_notification(command: Notify, limits: StoreLimits) -> Notify:
     """The command with a clean title; raises for an invalid value."""
     if not isinstance(command, Notify):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("notify", command, "a Notify")
+        raise errors.InvalidArgument("notify", command, "a Notify")
     check_id("journal id", command.journal)
     check_id("notification kind", command.kind)
     for what, name in (("notification source", command.source), ("notification key", command.key)):
@@ -206,13 +198,13 @@ def check_notification(command: Notify, limits: StoreLimits) -> Notify:
     title = check_text("notification title", command.title)
     size = len(check_string("notification body", command.body).encode())
     if size > limits.notification_bytes:
-        raise PayloadTooLarge("the notification", size, limits.notification_bytes)
+        raise errors.PayloadTooLarge("the notification", size, limits.notification_bytes)
     check_int("priority", command.priority, least=-MAX_INT)
     for what, time in (("due", command.due), ("expires", command.expires)):
         if time is not None:
             check_int(what, time)
     if command.expires is not None and command.due is not None and command.expires <= command.due:
-        raise InvalidNumber("expires", command.expires, f"it is not after {command.due:,}, when it is due")
+        raise errors.InvalidNumber("expires", command.expires, f"it is not after {command.due:,}, when it is due")
     return command if title == command.title else replace(command, title=title)
 
 
@@ -266,7 +258,7 @@ def _move(tx: Transaction, row: JournalRow | None, moved: Sequence[tuple[Notific
 
 def bury_all(tx: Transaction, row: JournalRow) -> None:
     """Mark the open notifications of a quarantined journal dead: it will never deliver them."""
-    reason = str(JournalQuarantined(row.id, row.quarantine or ""))
+    reason = str(errors.JournalQuarantined(row.id, row.quarantine or ""))
     tx.rows.notifications.bury(row.id, reason, tx.now.wall)
     row.notices = 0
     tx.rows.save_wakes(row)
@@ -301,18 +293,18 @@ def is_same(found: Notification, command: Notify) -> bool:
 
 def refusal(
     row: JournalRow | None, found: Notification | None, command: Notify, limits: StoreLimits
-) -> HoldfastError | None:
+) -> errors.HoldfastError | None:
     """The error if the command can't be queued. `found` is a notification with other content under the same key."""
     if row is None:
-        return JournalMissing(command.journal)
+        return errors.JournalMissing(command.journal)
     if found is not None:
-        return KeyConflict(command.journal, command.key or "")
+        return errors.KeyConflict(command.journal, command.key or "")
     if row.quarantine is not None:
-        return JournalQuarantined(row.id, row.quarantine)
-    return NotificationsFull(row.id, limits.notifications) if row.notices >= limits.notifications else None
+        return errors.JournalQuarantined(row.id, row.quarantine)
+    return errors.NotificationsFull(row.id, limits.notifications) if row.notices >= limits.notifications else None
 
 
-def draft(command: Notify, now: int, refused: HoldfastError | None = None) -> Notification:
+def draft(command: Notify, now: int, refused: errors.HoldfastError | None = None) -> Notification:
     """A new notification: queued, or dead if refused. The table gives it its numbers."""
     due = now if command.due is None else command.due
     queued = Notification(
@@ -344,7 +336,7 @@ def may_carry(found: Notification, now: int) -> bool:
 def require(found: Notification | None, number: int, journal: str | None = None) -> Notification:
     """The notification; `NotificationUnknown` without one, or for another journal."""
     if found is None or journal not in (None, found.journal):
-        raise NotificationUnknown(number, journal)
+        raise errors.NotificationUnknown(number, journal)
     return found
 
 

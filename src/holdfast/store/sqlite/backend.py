@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import apsw
 
-from holdfast.errors import (
-    InvalidArgument,
-    StoreClosed,
-    StoreKeyMissing,
-    StoreReadOnly,
-    StoreRefused,
-    UsageError,
-)
+from holdfast import errors
 from holdfast.store.backend import Backend, Versions, WriteJob
 from holdfast.store.sqlite.files import (
     check_access,
@@ -173,7 +166,7 @@ class SqliteBackend(_FileBackend):
         """Open the store at `path`, or create one."""
         if durability not in ("power", "process"):
             message = f"durability is 'power' or 'process', not {durability!r}"
-            raise UsageError(message)
+            raise errors.UsageError(message)
         absolute = await asyncio.to_thread(_absolute, path)
         return await cls(absolute, durability=durability, clock=clock, limits=limits, vfs=vfs).start()
 
@@ -184,7 +177,7 @@ class SqliteBackend(_FileBackend):
                     prepare(self.path)
                     self._writer.start()
             except OSError as error:
-                raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
+                raise errors.StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             try:
                 # This reader stays open, so that the log survives when the writer reconnects.
                 self._idle.append(self._connect_reader())
@@ -250,7 +243,7 @@ class SqliteViewer(_FileBackend):
             try:
                 check_schema(self.path, db)
                 check_current(self.path, db)
-                with nullcontext() if not is_copy else suppress(StoreKeyMissing):
+                with nullcontext() if not is_copy else suppress(errors.StoreKeyMissing):
                     self._seal, self.secret = load_seal(self.path, db, look=True)
                 self._first = ReadConnection(db, self.limits, self._seal)
                 self.store_id, self._data_version = self._first.store_id(), self._first.data_version()
@@ -268,7 +261,7 @@ class SqliteViewer(_FileBackend):
 
     def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
         self._check_usable()
-        raise StoreReadOnly(self.path)
+        raise errors.StoreReadOnly(self.path)
 
     @property
     def shared(self) -> bool:
@@ -290,13 +283,13 @@ class SqliteViewer(_FileBackend):
 
 def _absolute(path: Path | str) -> Path:
     if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("path", path, "a path")
+        raise errors.InvalidArgument("path", path, "a path")
     try:
         usable = b"\0" not in os.fsencode(path) and bool(str(path))
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        raise InvalidArgument("path", path, "a path that a file can have")
+        raise errors.InvalidArgument("path", path, "a path that a file can have")
     return Path(path).absolute()
 
 
@@ -552,7 +545,7 @@ class MemoryBackend(Backend):
         self._closed = True
         for job in self._unanswered.values():
             if job.waiter is not None and not job.waiter.done():
-                job.waiter.set_exception(StoreClosed())
+                job.waiter.set_exception(errors.StoreClosed())
                 job.waiter.exception()  # its caller died with the process: an unread error is no warning
                 if job.then is not None:
                     self._loop.call_soon(job.then, job.waiter)

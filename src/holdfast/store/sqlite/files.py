@@ -19,20 +19,8 @@ from urllib.parse import quote
 
 import apsw
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
-from holdfast.errors import (
-    HoldfastError,
-    InvariantBroken,
-    StoreBusy,
-    StoreDamaged,
-    StoreFailed,
-    StoreForeign,
-    StoreFull,
-    StoreRefused,
-    StoreTooNew,
-    StoreUnsafe,
-    StoreUntrusted,
-)
 from holdfast.store.paths import FOLDER
 from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 
@@ -63,11 +51,11 @@ def check_file(path: Path, file: Path) -> None:
         return
     quoted = shlex.quote(str(file))
     if not stat.S_ISREG(found.st_mode):
-        raise StoreUntrusted(path, f"{file} is no regular file", f"mv {quoted} {quoted}.away")
+        raise errors.StoreUntrusted(path, f"{file} is no regular file", f"mv {quoted} {quoted}.away")
     _check_owner(path, file, found)
     if found.st_mode & _BEYOND_OWNER:
         reason = f"others may read or write {file} (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise StoreUntrusted(path, reason, f"chmod 600 {quoted}")
+        raise errors.StoreUntrusted(path, reason, f"chmod 600 {quoted}")
     if found.st_nlink > 1:
         mount = next(folder for folder in file.absolute().parents if os.path.ismount(folder))
         # Do not replace the file by a copy: a process that has it open would go on writing to the old one.
@@ -75,7 +63,7 @@ def check_file(path: Path, file: Path) -> None:
             f"{file} has {found.st_nlink} names (hard links), and tools may reach it by another one; rm every other "
             "name that the command lists"
         )
-        raise StoreUntrusted(path, reason, f"find {shlex.quote(str(mount))} -xdev -inum {found.st_ino}")
+        raise errors.StoreUntrusted(path, reason, f"find {shlex.quote(str(mount))} -xdev -inum {found.st_ino}")
 
 
 def _check_folder(path: Path, folder: Path) -> None:
@@ -85,14 +73,14 @@ def _check_folder(path: Path, folder: Path) -> None:
     if others:
         aside = "" if not found.st_mode & stat.S_ISVTX else ", or keep the store in a folder of its own"
         reason = f"others may write to its folder {folder} (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise StoreUntrusted(path, reason, f"chmod go-w {shlex.quote(str(folder))}{aside}")
+        raise errors.StoreUntrusted(path, reason, f"chmod go-w {shlex.quote(str(folder))}{aside}")
 
 
 def _check_owner(path: Path, place: Path, found: os.stat_result) -> None:
     own = os.geteuid()
     if found.st_uid not in {own, 0}:
         reason = f"{place} belongs to another user ({found.st_uid})"
-        raise StoreUntrusted(path, reason, f"chown {own} {shlex.quote(str(place))}")
+        raise errors.StoreUntrusted(path, reason, f"chown {own} {shlex.quote(str(place))}")
 
 
 def _is_own_group(found: os.stat_result) -> bool:
@@ -120,7 +108,7 @@ def check_schema(path: Path, connection: Db) -> None:
         kind, name = found
         shown = name if isinstance(name, str) and name.isprintable() else ascii(name)
         drop = f'DROP {kind.upper()} "{shown}"'
-        raise StoreUntrusted(
+        raise errors.StoreUntrusted(
             path,
             f"it has a {kind} {shown!r}, which Holdfast did not make",
             f"sqlite3 {shlex.quote(str(path))} {shlex.quote(drop)}",
@@ -196,11 +184,11 @@ def prepare(path: Path) -> None:
     """Make sure that `path` is a store or can become one. A refusal changes nothing."""
     library = tuple(map(int, apsw.sqlite_lib_version().split(".")))
     if (reason := check_library(library)) is not None:
-        raise StoreUnsafe(path, reason)
+        raise errors.StoreUnsafe(path, reason)
     if path.is_dir():
-        raise StoreForeign(path, "it is a directory")
+        raise errors.StoreForeign(path, "it is a directory")
     if not path.parent.is_dir() and path.parent.exists():
-        raise StoreRefused(path, f"{path.parent} is not a directory")
+        raise errors.StoreRefused(path, f"{path.parent} is not a directory")
     exists = path.exists()
     if exists:
         check_header(path)
@@ -209,7 +197,7 @@ def prepare(path: Path) -> None:
         path.chmod(0o600)  # an empty file that is about to become a store
     check_access(path)
     if (reason := check_filesystem(_filesystem(path.parent), locks_work=_locks_work(path.parent))) is not None:
-        raise StoreUnsafe(path, reason)
+        raise errors.StoreUnsafe(path, reason)
     if not exists:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -263,12 +251,12 @@ def check_header(path: Path) -> None:
         return
     if not header:
         if path.with_name(path.name + "-wal").exists() and path.with_name(path.name + "-wal").stat().st_size:
-            raise StoreDamaged(path, "the file is empty, but it has a write-ahead log")
+            raise errors.StoreDamaged(path, "the file is empty, but it has a write-ahead log")
         return
     application, version = _identity(header)
     if application != APPLICATION_ID and not _can_be_healed(path):
         known = header.startswith(_MAGIC) and len(header) >= _HEADER
-        raise StoreForeign(
+        raise errors.StoreForeign(
             path, "it is a SQLite database of another program" if known else "it is not a SQLite database"
         )
     if application == APPLICATION_ID:
@@ -318,7 +306,9 @@ def _journal_is_of_new_file(journal: Path) -> bool:
 def check_version(path: Path, version: int) -> None:
     """Refuse a store of a newer release."""
     if version > VERSION:
-        raise StoreTooNew(path, f"its schema is version {version}, this release knows {VERSION}; update Holdfast")
+        raise errors.StoreTooNew(
+            path, f"its schema is version {version}, this release knows {VERSION}; update Holdfast"
+        )
 
 
 def _make_directory(directory: Path) -> None:
@@ -392,7 +382,7 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
     if logged:
         if not writable and not path.with_name(f"{path.name}-shm").exists():
             reason = f"it has a log ({log.name}) that can't be read where nothing may be written; copy both elsewhere"
-            raise StoreRefused(path, reason)
+            raise errors.StoreRefused(path, reason)
         connection = connect(path, apsw.SQLITE_OPEN_READONLY)
     elif writable:
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
@@ -409,12 +399,12 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
 def check_viewable(path: Path) -> None:
     """Make sure that `path` is a readable store. Changes nothing."""
     if path.is_dir():
-        raise StoreForeign(path, "it is a directory")
+        raise errors.StoreForeign(path, "it is a directory")
     if not path.exists():
-        raise StoreRefused(path, "there is no such file")
+        raise errors.StoreRefused(path, "there is no such file")
     check_header(path)
     if not path.stat().st_size:
-        raise StoreForeign(path, "it is empty: no store was made of it yet")
+        raise errors.StoreForeign(path, "it is empty: no store was made of it yet")
 
 
 def check_current(path: Path, connection: Db) -> None:
@@ -422,7 +412,7 @@ def check_current(path: Path, connection: Db) -> None:
     found = int(connection.pragma("user_version"))
     if found < VERSION:
         reason = f"its schema is version {found}, and {VERSION} is wanted; open it once to bring it up to date"
-        raise StoreRefused(path, reason)
+        raise errors.StoreRefused(path, reason)
 
 
 @contextmanager
@@ -444,29 +434,29 @@ def translated(path: Path) -> Generator[None]:
         raise translate(path, error) from error
 
 
-def translate(path: Path, error: Exception) -> HoldfastError:
+def translate(path: Path, error: Exception) -> errors.HoldfastError:
     """The store error for an error of SQLite; any other error is a bug, and becomes `InvariantBroken`."""
     detail = str(error) or type(error).__name__
     match error:
-        case HoldfastError():
+        case errors.HoldfastError():
             return error
         case UnicodeDecodeError():  # the store writes only UTF-8
-            return StoreDamaged(path, f"a text in it can't be read: {error.reason}")
+            return errors.StoreDamaged(path, f"a text in it can't be read: {error.reason}")
         case apsw.FullError():
-            return StoreFull(detail)
+            return errors.StoreFull(detail)
         case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
-            return StoreFull(f"{detail}: the shared memory of the store can't grow")
+            return errors.StoreFull(f"{detail}: the shared memory of the store can't grow")
         case apsw.BusyError() | apsw.LockedError():
-            return StoreBusy("another process holds the write lock")
+            return errors.StoreBusy("another process holds the write lock")
         case apsw.CorruptError() | apsw.NotADBError():
-            return StoreDamaged(path, detail)
+            return errors.StoreDamaged(path, detail)
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
-            return StoreRefused(path, f"it can't be opened for writing ({detail})")
+            return errors.StoreRefused(path, f"it can't be opened for writing ({detail})")
         case apsw.InterruptError():
-            return StoreBusy("the read took too long and was stopped")
+            return errors.StoreBusy("the read took too long and was stopped")
         case apsw.Error():
-            return StoreFailed(detail)
+            return errors.StoreFailed(detail)
         case _:
-            broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
+            broken = errors.InvariantBroken(f"a command failed in a way it must not: {error!r}")
             broken.__cause__ = error
             return broken

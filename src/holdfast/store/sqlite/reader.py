@@ -6,22 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
-from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, JournalPruned, RecordUnreadable
-from holdfast.store.contract import (
-    Entry,
-    FeedEntry,
-    Input,
-    InputRow,
-    Journal,
-    JournalPreview,
-    JournalRow,
-    RawRecord,
-    Receipt,
-    Wait,
-    Work,
-    blob_digest,
-    input_digest,
-)
+from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
+from holdfast.store import contract
 from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
@@ -29,7 +15,6 @@ from holdfast.store.sqlite.rows import (
     WAIT_COLUMNS,
     input_row,
     journal_row,
-    mended,
     raw_wait,
     salt_of,
     sound,
@@ -41,11 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.clock import Instant
-    from holdfast.store.contract import JournalFilter, WaitState
 
 
-_LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"
-_LISTED: Final = tuple(_LIST_COLUMNS.split(", "))
 _FIRST_BODY: Final = "(SELECT body FROM records WHERE journal = journals.no AND seq = 1)"
 _WAITS: Final = (
     f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # constants
@@ -70,7 +52,7 @@ WORK_QUERY: Final = (
 class SqliteReader(SqliteTables):
     """Reads of one consistent state, on a read-only connection. `limit` never exceeds a page."""
 
-    def row(self, journal: str) -> JournalRow | None:
+    def row(self, journal: str) -> contract.JournalRow | None:
         found = self.one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", journal)
         row = None if found is None else journal_row(found)
         if row is not None and row.parent is not None:
@@ -83,13 +65,12 @@ class SqliteReader(SqliteTables):
         """The number, the head and the base (last trimmed record) of a journal."""
         found = self.one("SELECT no, head, base FROM journals WHERE id = ?", journal)
         if found is None:
-            stone = self.retention.find(journal)
-            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
+            raise self.retention.missing(journal)
         if not all(type(number) is int for number in found):  # a damaged or hostile file can hold anything
             raise JournalCorrupt(journal, 0, "where it ends is no number")
         return found
 
-    def records(self, journal: str, after: int, limit: int) -> list[Entry]:
+    def records(self, journal: str, after: int, limit: int) -> list[contract.Entry]:
         no, head, base = self._require(journal)
         after = max(after, base)
         rows = self.db.execute(
@@ -101,7 +82,7 @@ class SqliteReader(SqliteTables):
         finally:
             rows.close(True)  # a page that ends early must not keep its snapshot
 
-    def tail(self, journal: str, limit: int) -> list[Entry]:
+    def tail(self, journal: str, limit: int) -> list[contract.Entry]:
         return self.records(journal, max(self._require(journal)[1] - limit, 0), limit)
 
     def handed_at(self, journal: str, upto: int) -> int:
@@ -112,7 +93,7 @@ class SqliteReader(SqliteTables):
         )
         return found or 0
 
-    def feed(self, after: int, limit: int) -> list[FeedEntry]:
+    def feed(self, after: int, limit: int) -> list[contract.FeedEntry]:
         rows = self.page(
             "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r LEFT JOIN journals j ON j.no = r.journal"
             " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
@@ -138,20 +119,20 @@ class SqliteReader(SqliteTables):
             found.update(self.db.execute(f"SELECT id, {column} FROM journals WHERE id IN ({places})", chosen))
         return found
 
-    def work(self, after: int, limit: int, now: Instant) -> list[Work]:
+    def work(self, after: int, limit: int, now: Instant) -> list[contract.Work]:
         rows = map(journal_row, self.all(WORK_QUERY, after, limit))
         return [row.as_work(now) for row in rows if row.quarantine is None]
 
-    def receipt(self, journal: str, key: str) -> Receipt | None:
+    def receipt(self, journal: str, key: str) -> contract.Receipt | None:
         no = self._require(journal)[0]
         found = self.one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", no, key) or self.one(
             "SELECT i.input, i.key, i.at FROM input_aliases a"
             " JOIN inputs i ON i.journal = a.journal AND i.input = a.input WHERE a.journal = ? AND a.key = ?",
             *(no, key),
         )
-        return None if found is None else Receipt(journal, *found, fresh=False)
+        return None if found is None else contract.Receipt(journal, *found, fresh=False)
 
-    def pending(self, journal: str, after: int, limit: int) -> list[Input]:
+    def pending(self, journal: str, after: int, limit: int) -> list[contract.Input]:
         no = self._require(journal)[0]
         rows = self.page(
             f"SELECT {INPUT_COLUMNS} FROM inputs"
@@ -161,17 +142,17 @@ class SqliteReader(SqliteTables):
         )
         return [_sound_input(journal, input_row(row)) for row in rows]
 
-    def input(self, journal: str, number: int) -> Input | None:
+    def input(self, journal: str, number: int) -> contract.Input | None:
         no = self._require(journal)[0]
         found = self.one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", no, number)
         return None if found is None else _sound_input(journal, input_row(found))
 
-    def wait(self, journal: str, name: str) -> Wait | None:
+    def wait(self, journal: str, name: str) -> contract.Wait | None:
         no = self._require(journal)[0]
         found = self.one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", no, name)
         return None if found is None else wait_row(journal, found, self.seal)
 
-    def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
+    def waits(self, journal: str, state: contract.WaitState | None, after: str, limit: int) -> list[contract.Wait]:
         no = self._require(journal)[0]
         rows = self.page(
             f"{_WAITS} WHERE w.journal = ? AND w.name > ? AND (? IS NULL OR w.state = ?) ORDER BY w.name LIMIT ?",
@@ -183,21 +164,21 @@ class SqliteReader(SqliteTables):
 
     def list_open_waits(
         self, kind: str, now: int, before: tuple[int, str, str] | None, limit: int
-    ) -> tuple[list[Wait], set[str]]:
+    ) -> tuple[list[contract.Wait], set[str]]:
         """Open waits of a kind that can still be answered, newest first, and the journals of damaged ones.
 
         `before` is the (at, journal, name) of the last wait of the previous page.
         """
         return self._trusted_waits(*open_waits_query(kind, now, before, limit))
 
-    def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]:
+    def due(self, now: int, limit: int) -> tuple[list[contract.Wait], set[str]]:
         return self._trusted_waits(
             f"{_WAITS} WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? AND j.quarantine IS NULL"
             " ORDER BY w.deadline, j.id, w.name LIMIT ?",
             [now, limit],
         )
 
-    def _trusted_waits(self, sql: str, values: list[Any]) -> tuple[list[Wait], set[str]]:
+    def _trusted_waits(self, sql: str, values: list[Any]) -> tuple[list[contract.Wait], set[str]]:
         rows = [raw_wait(row[0], row[1:], self.seal) for row in self.page(sql, values, _PAYLOAD, _BODY)]
         return [wait for wait, sound in rows if sound], {wait.journal for wait, sound in rows if not sound}
 
@@ -210,21 +191,21 @@ class SqliteReader(SqliteTables):
 
     def blob(self, digest: str) -> bytes | None:
         body = self.one("SELECT body FROM blobs WHERE digest = ?", digest)
-        if body is not None and not (isinstance(body, bytes) and blob_digest(body) == digest):
+        if body is not None and not (isinstance(body, bytes) and contract.blob_digest(body) == digest):
             raise BlobCorrupt(digest)
         return body
 
-    def find_journal(self, journal: str) -> Journal | None:
+    def find_journal(self, journal: str) -> contract.Journal:
         row = self.row(journal)
         if row is None:
-            return None
+            raise self.retention.missing(journal)
         body = self.one("SELECT body FROM records WHERE journal = ? AND seq = 1", row.no)
         return row.as_journal(records.metadata_in(body))
 
-    def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
+    def journals(self, where: contract.JournalFilter, limit: int) -> list[contract.Journal]:
         sql, values = list_query(where, limit)
         rows = self.db.execute(sql, values).fetchall()
-        return [Journal(*mended(row[:-1], _LISTED), metadata=records.metadata_in(row[-1])) for row in rows]
+        return [journal_row(columns).as_journal(records.metadata_in(first)) for *columns, first in rows]
 
     def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
         number = self.one("SELECT id FROM blobs WHERE digest = ?", digest)
@@ -236,7 +217,7 @@ class SqliteReader(SqliteTables):
             place.seek(start)
             return place.read(size)
 
-    def preview(self, journal: str, prefix: str, tail: int) -> JournalPreview | None:
+    def preview(self, journal: str, prefix: str, tail: int) -> contract.JournalPreview | None:
         try:
             found = self.row(journal)
         except JournalCorrupt:
@@ -251,9 +232,9 @@ class SqliteReader(SqliteTables):
         try:
             first, entries = self.input(journal, 1), self.tail(journal, tail)
             newest = None if latest is None else _sound_input(journal, input_row(latest))
-            return JournalPreview(found.as_journal(), first, newest, entries)
+            return contract.JournalPreview(found.as_journal(), first, newest, entries)
         except JournalCorrupt:
-            return JournalPreview(found.as_journal(), None, None, None)
+            return contract.JournalPreview(found.as_journal(), None, None, None)
 
     def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
         # The index holds only journals that were transferred to another session.
@@ -267,24 +248,24 @@ class SqliteReader(SqliteTables):
 
     # ---- for audits: raw rows, without errors ----
 
-    def raw_journals(self) -> list[JournalRow]:
+    def raw_journals(self) -> list[contract.JournalRow]:
         return [journal_row(row) for row in self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]
 
-    def raw_records(self, journal: str) -> Iterator[RawRecord]:
+    def raw_records(self, journal: str) -> Iterator[contract.RawRecord]:
         no = self.one("SELECT no FROM journals WHERE id = ?", journal)
         salt = salt_of(journal)
         rows = self.db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
         for seq, pos, epoch, crc, body in rows:
-            yield RawRecord(journal, seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
+            yield contract.RawRecord(journal, seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
         for digest, body in self.db.execute("SELECT digest, body FROM blobs"):
-            yield digest, isinstance(body, bytes) and blob_digest(body) == digest
+            yield digest, isinstance(body, bytes) and contract.blob_digest(body) == digest
 
     def raw_references(self) -> Iterator[tuple[str, str, int]]:
         yield from self.db.execute("SELECT r.digest, j.id, r.seq FROM refs r JOIN journals j ON j.no = r.journal")
 
-    def raw_waits(self) -> Iterator[tuple[Wait, bool]]:
+    def raw_waits(self) -> Iterator[tuple[contract.Wait, bool]]:
         for journal, *found in self.db.execute(_WAITS):
             yield raw_wait(journal, tuple(found), self.seal)
 
@@ -299,7 +280,7 @@ class SqliteReader(SqliteTables):
                 yield table, text.encode()
         yield from (("gate", text.encode()) for text in self.admission.raw_texts())
 
-    def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
+    def raw_inputs(self) -> Iterator[tuple[str, contract.InputRow, bool]]:
         for journal, *found in self.db.execute(
             "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending, i.counted"
             " FROM inputs i JOIN journals j ON j.no = i.journal"
@@ -322,7 +303,7 @@ def open_waits_query(kind: str, now: int, before: tuple[int, str, str] | None, l
     return sql, [kind, now, *(before or ()), limit]
 
 
-def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
+def list_query(where: contract.JournalFilter, limit: int) -> tuple[str, list[Any]]:
     """The statement that lists journals. Each combination of filters has an index in its order."""
     columns = ("kind", "status", "agent", "role", "session")
     filters = {f"{column} = ?": value for column in columns if (value := getattr(where, column)) is not None}
@@ -333,15 +314,15 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
         terms.append("(updated, id) < (?, ?)")
         values.extend(where.before)
     chosen = f" WHERE {' AND '.join(terms)}" if terms else ""
-    sql = f"SELECT {_LIST_COLUMNS}, {_FIRST_BODY} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"
+    sql = f"SELECT {JOURNAL_COLUMNS}, {_FIRST_BODY} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"
     return sql, [*values, limit]
 
 
-def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_bytes: int) -> list[Entry]:
+def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_bytes: int) -> list[contract.Entry]:
     """The entries of a page; `JournalCorrupt` if one is missing or does not match its checksum."""
     salt = salt_of(journal)
     decode = records.decode_unversioned
-    entries: list[Entry] = []
+    entries: list[contract.Entry] = []
     expected = after
     taken = seq = 0
     try:
@@ -354,7 +335,7 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
             taken += len(body)
             if taken > page_bytes and entries:
                 return entries
-            entries.append(Entry(seq, pos, epoch, decode(body) if seq > 1 else records.decode(body)))
+            entries.append(contract.Entry(seq, pos, epoch, decode(body) if seq > 1 else records.decode(body)))
     except RecordUnreadable as error:
         raise JournalCorrupt(journal, seq, error.reason) from error
     except records.DECODE_ERRORS as error:
@@ -364,27 +345,27 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
     return entries
 
 
-def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
+def _feed_entry(row: tuple[Any, ...]) -> contract.FeedEntry:
     pos, journal, seq, epoch, crc, body = row
     if journal is None:  # it keeps the newest position of a pruned journal in use
-        return FeedEntry(pos, "", 0, None)
+        return contract.FeedEntry(pos, "", 0, None)
     record = None  # damaged: one bad record must not stop the feed
     if sound(salt_of(journal), seq, epoch, body, crc):
         with suppress(RecordUnreadable):
             record = records.decode(body)
-    return FeedEntry(pos, journal, seq, record)
+    return contract.FeedEntry(pos, journal, seq, record)
 
 
-def _sound(found: InputRow) -> bool:
+def _sound(found: contract.InputRow) -> bool:
     """True if an input matches its digest. A damaged or hostile file can hold anything."""
     given = (type(found.body), type(found.key), type(found.digest), type(found.input), type(found.at))
     if given != (bytes, str, str, int, int):
         return False
     emptied = not found.body and not found.pending
-    return emptied or input_digest(found.body) == found.digest
+    return emptied or contract.input_digest(found.body) == found.digest
 
 
-def _sound_input(journal: str, found: InputRow) -> Input:
+def _sound_input(journal: str, found: contract.InputRow) -> contract.Input:
     if not _sound(found):
         raise JournalCorrupt(journal, 0, f"the input {found.input} does not match its digest")
-    return Input(found.input, found.key, found.body, found.at)
+    return contract.Input(found.input, found.key, found.body, found.at)

@@ -49,21 +49,13 @@ _PUT_BLOB: Final = (
 WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac"
 _JOURNAL_NAMES: Final = tuple(JOURNAL_COLUMNS.replace(",", " ").split())
 _TEXTS: Final = frozenset(("id", "agent", "owner", "quarantine", "parent", "role", "session"))
-_IN_PLACE: Final[dict[str, Any]] = {
-    **dict.fromkeys(_JOURNAL_NAMES, 0),
-    **dict.fromkeys(("agent", "owner", "quarantine", "parent", "role", "session")),
-    "id": "unreadable",
-    "kind": "session",
-    "status": "failed",
-}
-"""Replacements for damaged values."""
+_IN_PLACE: Final = {"id": "unreadable", "kind": "session", "status": "failed"}
+"""Replacements for damaged values; for others, None or 0."""
 _LEASE: Final = ("epoch", "owner", "expires", "mono_expires", "term", "seen")
 """Columns of a lease, none of them in an index of a list."""
 _SAVED: Final = (
     *("agent", "status", "head", "updated", *_LEASE, "quarantine", "revoked", "wakes", "inputs", "notices", "base"),
 )
-_OWNER: Final = 9
-_REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
@@ -344,31 +336,21 @@ def _row_update(*columns: str) -> tuple[str, Callable[[JournalRow], Sequence[Any
     return sql, with_owner
 
 
-def journal_row(found: tuple[Any, ...]) -> JournalRow:
-    """A journal row from its columns, in the order of `JOURNAL_COLUMNS`."""
-    columns = list(mended(found, _JOURNAL_NAMES))
-    found = tuple(columns)
-    columns[_OWNER] = None if found[_OWNER] is None else owner_of(found[_OWNER])
-    columns[_REVOKED] = bool(found[_REVOKED])
-    return JournalRow(*columns)
+def journal_row(found: Sequence[Any]) -> JournalRow:
+    """A journal row from its columns, in the order of `JOURNAL_COLUMNS`.
 
-
-def mended(found: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The columns of a journal, with replacements for impossible values, which quarantine it.
-
-    A damaged or hostile file can hold anything.
+    A damaged or hostile file can hold anything: impossible values are replaced, and quarantine the journal.
     """
-    for name, value in zip(names, found, strict=True):
-        if not _fits(name, value):
-            break
-    else:
-        return found
-    mending = {
-        name: value if _fits(name, value) else _IN_PLACE.get(name) for name, value in zip(names, found, strict=True)
-    }
-    said = f"its column {name} holds {value!a:.60}, which no journal has"
-    mending["quarantine"] = said if mending["quarantine"] is None else mending["quarantine"]
-    return tuple(mending.values())
+    columns: dict[str, Any] = dict(zip(_JOURNAL_NAMES, found, strict=True))
+    damaged = {name: value for name, value in columns.items() if not _fits(name, value)}
+    for name in damaged:
+        columns[name] = _IN_PLACE.get(name, None if name in _TEXTS else 0)
+    if damaged and columns["quarantine"] is None:
+        name, value = next(iter(damaged.items()))
+        columns["quarantine"] = f"its column {name} holds {value!a:.60}, which no journal has"
+    columns["owner"] = None if columns["owner"] is None else owner_of(columns["owner"])
+    columns["revoked"] = bool(columns["revoked"])
+    return JournalRow(*columns.values())
 
 
 def _fits(name: str, value: object) -> bool:

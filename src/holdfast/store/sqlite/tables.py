@@ -11,7 +11,7 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import astuple, replace
 
-from holdfast.errors import JournalCorrupt, MemoryCorrupt, RuleCorrupt
+from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import StoreLimits
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
@@ -724,6 +724,11 @@ class RetentionTable(_CheckedTable[Tombstone]):
 
     def find(self, journal: str) -> Tombstone | None:
         return self._first_sound("journal = ?", journal)
+
+    def missing(self, journal: str) -> JournalMissing | JournalPruned:
+        """The error for a journal without a row."""
+        stone = self.find(journal)
+        return JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
 
     def last_position_of(self, row: JournalRow) -> int:
         self._tables.flush_records()

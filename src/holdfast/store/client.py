@@ -21,7 +21,17 @@ from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_p
 from holdfast.secrets.redactor import Redactor
 from holdfast.store import attachments, inbox, memories, notifications, retention, spending, transaction, waits
 from holdfast.store.attachments import AttachmentSpool
-from holdfast.store.contract import WAIT_STATES, Journal, JournalFilter, Lease, Owner, Wait, blob_digest, input_digest
+from holdfast.store.contract import (
+    WAIT_STATES,
+    Call,
+    Journal,
+    JournalFilter,
+    Lease,
+    Owner,
+    Wait,
+    blob_digest,
+    input_digest,
+)
 from holdfast.store.lease import is_gone
 from holdfast.store.memories import MemoryPage
 from holdfast.store.notifications import Notification, Notify
@@ -57,6 +67,7 @@ if TYPE_CHECKING:
     from holdfast.store.notifications import NotificationState, SettledByHand
     from holdfast.store.retention import Purged, Tombstone
     from holdfast.store.spending import Spend, SpendOf
+    from holdfast.store.transaction import Transaction
 
 
 T = TypeVar("T")
@@ -127,6 +138,10 @@ class Store:
             command = command.redact(self.redactor)
         return self._backend.submit(command, then)
 
+    def _call(self, function: Callable[[Transaction], T]) -> asyncio.Future[T]:
+        """Queue a command without texts."""
+        return self._submit(Call(function))
+
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
         """Read; quarantine the journal if it is corrupt."""
         check_id("journal id", journal)
@@ -154,10 +169,7 @@ class Store:
         return self.clock.read().wall
 
     def _input_body(self, what: str, content: object) -> bytes:
-        body, limit = canonical(content), self.limits.input_bytes
-        if len(body) > limit:
-            raise errors.PayloadTooLarge(what, len(body), limit)
-        return body
+        return _check_size(what, canonical(content), self.limits.input_bytes)
 
     # ---- journals ----
 
@@ -218,8 +230,7 @@ class Store:
         before, or is not resolved.
         """
         try:
-            if type(head) is not int or not 0 <= head <= MAX_INT:
-                check_int("head", head)
+            check_int("head", head)
             kept = _list_of("records", added, "a list of records")
             if not kept:
                 raise errors.InvalidArgument("records", added, "at least one record")
@@ -275,23 +286,12 @@ class Store:
             if len(body) > limit:
                 raise errors.PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)
+        given = _list_of("notify", notify, "a list of notifications") if notify else ()
+        notices = tuple(notifications.check_notification(command, self.limits) for command in given)
         return transaction.Append(
-            lease.journal,
-            lease.epoch,
-            head,
-            added,
-            bodies,
-            all(map(is_plain, added)),
-            patient,
-            self._check_notices(notify) if notify else (),
-            counted,
-            _check_wait_names(consume) if consume else (),
-            tells_wakes,
+            *(lease.journal, lease.epoch, head, added, bodies, all(map(is_plain, added)), patient),
+            *(notices, counted, _check_wait_names(consume) if consume else (), tells_wakes),
         )
-
-    def _check_notices(self, notify: Sequence[Notify]) -> tuple[Notify, ...]:
-        commands = _list_of("notify", notify, "a list of notifications")
-        return tuple(notifications.check_notification(command, self.limits) for command in commands)
 
     async def journal(self, journal: str) -> Journal:
         """One journal as in the lists; `JournalMissing` without one."""
@@ -349,8 +349,8 @@ class Store:
 
     def read_position(self) -> asyncio.Future[int]:
         """The position of the newest record, after all commands queued so far."""
-        future = self._submit(transaction.ReadPosition())
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # an unread failure is no warning
+        future = self._call(lambda tx: tx.rows.last_position())
+        future.add_done_callback(_ignore_failure)
         return future
 
     async def journals(
@@ -443,19 +443,20 @@ class Store:
             check_id("journal id", journal)
             check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
             end = self.clock.read().mono + ttl_ms
-            return self._submit(transaction.Claim(journal, self.owner, ttl_ms), partial(self._note_claim, end))
+
+            def note(claim: asyncio.Future[Lease]) -> None:
+                if not claim.cancelled() and claim.exception() is None:
+                    self._terms[journal] = (claim.result().epoch, end)
+
+            return self._submit(transaction.Claim(journal, self.owner, ttl_ms), note)
         except errors.HoldfastError as refusal:
             return _failed_future(refusal)
-
-    def _note_claim(self, end: int, claim: asyncio.Future[Lease]) -> None:
-        if not claim.cancelled() and claim.exception() is None:
-            lease = claim.result()
-            self._terms[lease.journal] = (lease.epoch, end)
 
     async def renew(self, lease: Lease) -> None:
         """Extend the lease by another term; `Fenced` if it has moved on."""
         begun = self.clock.read().mono
-        await self._submit(transaction.Renew(_check_lease(lease)))
+        _check_lease(lease)
+        await self._call(lambda tx: transaction.renew(tx, lease))
         self._terms[lease.journal] = (lease.epoch, begun + lease.ttl_ms)
 
     def surely_holds(self, lease: Lease) -> bool:
@@ -546,9 +547,7 @@ class Store:
         try:
             opening = _open_journal(journal, kind, agent, role, session)
             if metadata is not None:
-                body, limit = canonical(metadata), self.limits.inline_bytes
-                if len(body) > limit:
-                    raise errors.PayloadTooLarge("the metadata of the session", len(body), limit)
+                body = _check_size("the metadata of the session", canonical(metadata), self.limits.inline_bytes)
                 opening = replace(opening, metadata=body)
             accept = self._accept_command(journal, content, key, opening, admission)
             digests = tuple(blob.digest for blob in refs)
@@ -608,11 +607,9 @@ class Store:
         _check_optional(check_int, "deadline", deadline)
         _check_optional(check_id, "wait kind", kind)
         if body is not None:
-            limit = self.limits.wait_bytes
             if type(body) is not bytes:
                 raise errors.InvalidArgument("wait body", body, "bytes")
-            if len(body) > limit:
-                raise errors.PayloadTooLarge("the question", len(body), limit)
+            _check_size("the question", body, self.limits.wait_bytes)
         return await self._submit(waits.OpenWait(journal, name, deadline, kind, body))
 
     def wait_token(self, journal: str, name: str) -> str:
@@ -633,11 +630,9 @@ class Store:
         body = self._input_body("the resolution", value)
         _check_optional(check_id, "digest", expect_digest)
         journal, name = waits.verify_token(self._backend.secret, token)
-        early = expect_digest is None
+        settle = waits.SettleWait(journal, name, "resolved", body, expect_digest is None, expect_digest)
         try:
-            return await self._submit(
-                waits.SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
-            )
+            return await self._submit(settle)
         except errors.JournalMissing:
             raise errors.WaitUnknown from None
 
@@ -674,9 +669,8 @@ class Store:
         check_id("prefix", f"{prefix}1")
         check_int("most", most, least=1)
         _check_optional(check_id, "key", key)
-        return await self._submit(
-            waits.SettleNext(journal, prefix, most, self._input_body("the resolution", value), key)
-        )
+        body = self._input_body("the resolution", value)
+        return await self._submit(waits.SettleNext(journal, prefix, most, body, key))
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """Expire a wait whose deadline has passed; one that is not due stays open."""
@@ -782,9 +776,8 @@ class Store:
         chosen = tuple(dict.fromkeys(check_int("notification id", number, least=1) for number in numbers))
         body = self._input_body("the input", content)
         key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
-        return await self._submit(
-            notifications.DeliverNotifications(lease.journal, lease.epoch, chosen, key, input_digest(body), body)
-        )
+        said = (key, input_digest(body), body)
+        return await self._submit(notifications.DeliverNotifications(lease.journal, lease.epoch, chosen, *said))
 
     async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
         """The deliverable notifications of a journal in the order of delivery: by priority, then by arrival."""
@@ -834,7 +827,7 @@ class Store:
         """
         check_int("notification id", number, least=1)
         check_choice("notification state", state, notifications.SETTLED_BY_HAND)
-        return await self._submit(notifications.SettleNotification(number, state))
+        return await self._call(lambda tx: notifications.settle_by_hand(tx, number, state))
 
     async def ripen(self, *, again: bool = False) -> list[str]:
         """Wake the journals of notifications that have become due, and expire overdue ones; answers the woken journals.
@@ -845,7 +838,7 @@ class Store:
         woken: dict[str, None] = {}
         after, more = "", True
         while more:
-            step = await self._submit(notifications.Ripen(self.limits.page, bool(again), after))
+            step = await self._call(partial(notifications.ripen, limit=self.limits.page, after=after, again=again))
             woken |= dict.fromkeys(step.journals)
             after, more = step.after, step.more
         return list(woken)
@@ -867,18 +860,14 @@ class Store:
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires at
         `expires` (wall milliseconds). `MemoryFull` if its scope has no room.
         """
-        _check_memory_key(scope, key)
-        size = len(check_string("memory value", value).encode())
-        limit = self.limits.memory_bytes
-        if size > limit:
-            raise errors.PayloadTooLarge("the value", size, limit)
+        _check_memory(scope, key, expected, by)
+        _check_size("the value", check_string("memory value", value).encode(), self.limits.memory_bytes)
         _check_optional(check_int, "expires", expires)
-        _check_memory_change(expected, by)
         return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
         """The present entry; None without one. `MemoryCorrupt` if it is damaged."""
-        _check_memory_key(scope, key)
+        _check_memory(scope, key)
         now = self._wall()
         return await self._read(lambda reader: reader.memories.get(scope, key, now))
 
@@ -886,8 +875,7 @@ class Store:
         self, scope: str, key: str, *, expected: int | None = None, by: str | None = None
     ) -> MemoryEntry | None:
         """Remove an entry; answers the removed entry, None without one. `expected` is as in `memory_put`."""
-        _check_memory_key(scope, key)
-        _check_memory_change(expected, by)
+        _check_memory(scope, key, expected, by)
         return await self._submit(memories.DeleteMemory(scope, key, expected, by))
 
     async def memory_page(
@@ -928,7 +916,7 @@ class Store:
 
     async def memory_history(self, scope: str, key: str, limit: int | None = None) -> list[MemoryChange]:
         """The latest changes of an entry, newest first, also of a deleted one. The store keeps a limited number."""
-        _check_memory_key(scope, key)
+        _check_memory(scope, key)
         page, now = self._page(limit), self._wall()
         return await self._read(lambda reader: reader.memories.history(scope, key, now, page))
 
@@ -1000,7 +988,7 @@ class Store:
         if not since:
             return False
         rows = await self._count_spending(spend_of, since, strict=False)
-        return await self._submit(spending.CountOlder(rows, since))
+        return await self._call(lambda tx: spending.count_older(tx, rows, since))
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records again and replace the stored spending.
@@ -1010,7 +998,7 @@ class Store:
         """
         position = await self.last_position()
         rows = await self._count_spending(spend_of, position, strict=True)
-        await self._submit(spending.ReplaceSpending(rows, position))
+        await self._call(lambda tx: spending.replace_spending(tx, rows, position))
 
     async def _count_spending(self, spend_of: SpendOf, upto: int, *, strict: bool) -> tuple[DailySpend, ...]:
         """Spending of all records up to this position, in as many reads as needed."""
@@ -1038,7 +1026,8 @@ class Store:
             _check_optional(check_id, "agent", agent)
             check_int("day", day)
             spending.check_spend_values(spend, 2**50)
-        await self._submit(spending.ReplaceSpending(spending.sum_by_agent_and_day(rows), position))
+        summed = spending.sum_by_agent_and_day(rows)
+        await self._call(lambda tx: spending.replace_spending(tx, summed, position))
 
     # ---- admission ----
 
@@ -1076,15 +1065,13 @@ class Store:
         """Store bytes, once. Put them before the record that refers to them."""
         if type(body) is not bytes:
             raise errors.InvalidValue("$", f"a blob is bytes, not {type(cast('object', body)).__name__}")
-        limit = self.limits.blob_bytes
-        if len(body) > limit:
-            raise errors.PayloadTooLarge("the blob", len(body), limit)
+        _check_size("the blob", body, self.limits.blob_bytes)
         return await self._submit(transaction.PutBlob(blob_digest(body), body))
 
     def queue_blob(self, body: bytes) -> Blob:
         """Store bytes, once, without waiting: records appended after this call may refer to them."""
         digest = blob_digest(body)
-        self._submit(transaction.PutBlob(digest, body), _ignore_failure)
+        self._submit(transaction.PutBlob(digest, body), _ignore_failure)  # the record that refers to it fails
         return Blob(digest, len(body))
 
     async def blob(self, digest: str) -> bytes | None:
@@ -1126,29 +1113,27 @@ class Store:
         The same bytes for the same session are the same attachment, under its first name. `AttachmentsFull` if the
         session has too many.
         """
-        if not isinstance(body, AttachmentSpool):
-            return await self._submit(self._attachment_command(body, media_type, name, session))
+        spool = body if isinstance(body, AttachmentSpool) else None
         try:
-            answer = self._submit(self._attachment_command(body, media_type, name, session))
+            size = spool.size if spool is not None else len(body) if type(body) is bytes else 0
+            if not size:
+                raise errors.InvalidValue("$", "an attachment is bytes that are not empty")
+            if size > self._max_attachment:
+                raise errors.PayloadTooLarge("the attachment", size, self._max_attachment)
+            check_id("media type", media_type)
+            _check_optional(check_string, "file name", name)
+            digest = blob_digest(body) if isinstance(body, bytes) else body.digest
+            put = attachments.PutAttachment(_session_or_none(session), digest, body, media_type, name)
+            answer = self._submit(put)
         except BaseException:
-            body.close()
+            if spool is not None:
+                spool.close()
             raise
+        if spool is None:
+            return await answer
         # The writer reads the spool later, even if the caller is cancelled meanwhile.
-        answer.add_done_callback(lambda done: (body.close(), done.cancelled() or done.exception()))
+        answer.add_done_callback(lambda done: (spool.close(), _ignore_failure(done)))
         return await asyncio.shield(answer)
-
-    def _attachment_command(
-        self, body: bytes | AttachmentSpool, media_type: str, name: str | None, session: str | None
-    ) -> attachments.PutAttachment:
-        size = body.size if isinstance(body, AttachmentSpool) else len(body) if type(body) is bytes else 0
-        if not size:
-            raise errors.InvalidValue("$", "an attachment is bytes that are not empty")
-        if size > self._max_attachment:
-            raise errors.PayloadTooLarge("the attachment", size, self._max_attachment)
-        check_id("media type", media_type)
-        _check_optional(check_string, "file name", name)
-        digest = body.digest if isinstance(body, AttachmentSpool) else blob_digest(body)
-        return attachments.PutAttachment(_session_or_none(session), digest, body, media_type, name)
 
     @property
     def _max_attachment(self) -> int:
@@ -1201,14 +1186,13 @@ class Store:
         check_int("head", head)
         check_id("detail", detail)
         check_id("input key", key)
-        return await self._submit(
-            retention.PruneJournal(journal, head, detail, key, tuple(sorted((spent or {}).items())))
-        )
+        days = tuple(sorted((spent or {}).items()))
+        return await self._submit(retention.PruneJournal(journal, head, detail, key, days))
 
     async def trim_journal(self, lease: Lease, seq: int) -> int:
         """Remove the records of a journal up to `seq`; answers how many. The last record always stays."""
         check_int("record", seq)
-        return await self._submit(retention.TrimJournal(lease, seq))
+        return await self._call(lambda tx: retention.trim_journal(tx, lease, seq))
 
     async def empty_inputs(self, lease: Lease, before: int, spare: Sequence[int] = ()) -> int:
         """Empty the admitted inputs before `before`, except those to `spare`; answers how many.
@@ -1217,13 +1201,13 @@ class Store:
         """
         check_int("before", before)
         kept = tuple(check_int("input", number) for number in _list_of("spare", spare, "a list of numbers of inputs"))
-        return await self._submit(retention.EmptyInputs(lease, before, kept))
+        return await self._call(lambda tx: tx.rows.retention.empty_inputs(tx.leased_journal(lease), before, kept))
 
     async def remove_waits(self, lease: Lease, prefix: str, before: int) -> int:
         """Remove settled waits with this prefix that were opened before `before`; answers how many."""
         check_id("prefix", f"{prefix}1")
         check_int("before", before)
-        return await self._submit(retention.RemoveWaits(lease, prefix, before))
+        return await self._call(lambda tx: tx.rows.retention.remove_waits(tx.leased_journal(lease), prefix, before))
 
     async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
         """How many inputs `empty_inputs` would empty, and how many waits `remove_waits` would remove."""
@@ -1249,17 +1233,15 @@ class Store:
         The default of `before` (wall milliseconds) follows from the limit `notification_kept_ms`. Their keys are free
         again. Dead notifications stay.
         """
-        if before is None:
-            before = self._wall() - self.limits.notification_kept_ms
-        else:
-            check_int("before", before)
-        return await self._submit(retention.PurgeNotifications(before, self._page(limit)))
+        _check_optional(check_int, "before", before)
+        page, until = self._page(limit), self._wall() - self.limits.notification_kept_ms if before is None else before
+        return await self._call(lambda tx: tx.rows.notifications.purge(until, page))
 
     async def memory_purge(self) -> int:
         """Remove expired memory, also from the history; answers how many entries."""
         removed, more = 0, True
         while more:
-            step = await self._submit(retention.PurgeMemories(self.limits.page))
+            step = await self._call(lambda tx: retention.purge_memories(tx, self.limits.page))
             removed, more = removed + step.removed, step.more
         return removed
 
@@ -1288,8 +1270,9 @@ class Store:
         collected, last = Collected(), ""
         # A reader finds the blobs, so that the writer only has to check them again.
         while found := await self._read(lambda reader: unused(reader, last, retention.COLLECT_BATCH)):  # noqa: B023
-            digests = tuple(digest for digest, _ in found)
-            collected += await self._submit(retention.CollectBlobs(before, digests, without_roots))
+            digests = [digest for digest, _ in found]
+            collect = partial(retention.collect_blobs, before=before, digests=digests, without_roots=without_roots)
+            collected += await self._call(collect)
             last = digests[-1]
         return collected
 
@@ -1324,8 +1307,8 @@ def _failed_future(error: errors.HoldfastError) -> asyncio.Future[Any]:
     return failed
 
 
-def _ignore_failure(done: asyncio.Future[Blob]) -> None:
-    """A blob that was not stored needs no report: the record that refers to it fails."""
+def _ignore_failure(done: asyncio.Future[Any]) -> None:
+    """An unread failure is no warning."""
     if not done.cancelled():
         done.exception()
 
@@ -1365,6 +1348,12 @@ def _check_optional_ids(**ids: str | None) -> None:
         _check_optional(check_id, what, name)
 
 
+def _check_size(what: str, body: bytes, limit: int) -> bytes:
+    if len(body) > limit:
+        raise errors.PayloadTooLarge(what, len(body), limit)
+    return body
+
+
 def _check_type(what: str, value: object, kind: type, wanted: str) -> None:
     """Callers may be untyped."""
     if value is not None and not isinstance(value, kind):
@@ -1401,12 +1390,9 @@ def _check_wait(journal: str, name: str) -> None:
     check_id("wait", name)
 
 
-def _check_memory_key(scope: str, key: str) -> None:
+def _check_memory(scope: str, key: str, expected: int | None = None, by: str | None = None) -> None:
     check_name("memory scope", scope)
     check_name("memory key", key)
-
-
-def _check_memory_change(expected: int | None, by: str | None) -> None:
     _check_optional(check_int, "expected version", expected)
     _check_optional(check_id, "author", by)
 

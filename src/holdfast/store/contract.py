@@ -16,11 +16,12 @@ from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import Fenced, JournalQuarantined
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.clock import Instant
     from holdfast.records import JournalKind, Opened, Record, Status
     from holdfast.secrets.redactor import Redactor
-    from holdfast.store.sqlite.reader import SqliteReader
-    from holdfast.store.sqlite.rows import SqliteRows
+    from holdfast.store.sqlite.rows import SqliteReader, SqliteRows
     from holdfast.store.transaction import Transaction
     from holdfast.store.waits import StoredRule
 
@@ -139,6 +140,15 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
     def apply(self, tx: Transaction) -> R_co:
         """Carry it out, or raise its refusal with nothing written."""
         raise NotImplementedError
+
+
+class Call(Command[R_co], frozen=True):
+    """A command without texts: a function of the transaction, which carries it out like `apply`."""
+
+    function: Callable[[Transaction], R_co]
+
+    def apply(self, tx: Transaction) -> R_co:
+        return self.function(tx)
 
 
 Rows: TypeAlias = "SqliteRows"

@@ -130,26 +130,21 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
         return receipt
 
 
-class SettleNotification(Command[tuple[Notification, bool]], frozen=True):
+def settle_by_hand(tx: Transaction, number: int, state: SettledByHand) -> tuple[Notification, bool]:
     """Settle a notification by hand; answers it, and True if this command settled it."""
-
-    id: int
-    state: SettledByHand
-
-    def apply(self, tx: Transaction) -> tuple[Notification, bool]:
-        found = require(tx.rows.notifications.find(self.id), self.id)
-        settled = settle(found, self.state, tx.now.wall)
-        if settled is None:
-            return found, False
-        row = tx.rows.journal(found.journal)
-        if self.state == "queued":
-            row = tx.journal(found.journal)
-            row.check_served()
-            if row.notices >= tx.limits.notifications:
-                raise errors.NotificationsFull(row.id, tx.limits.notifications)
-            tx.wake(row)
-        _move(tx, row, [(found, settled)])
-        return settled, True
+    found = require(tx.rows.notifications.find(number), number)
+    settled = settle(found, state, tx.now.wall)
+    if settled is None:
+        return found, False
+    row = tx.rows.journal(found.journal)
+    if state == "queued":
+        row = tx.journal(found.journal)
+        row.check_served()
+        if row.notices >= tx.limits.notifications:
+            raise errors.NotificationsFull(row.id, tx.limits.notifications)
+        tx.wake(row)
+    _move(tx, row, [(found, settled)])
+    return settled, True
 
 
 class Ripened(NamedTuple):
@@ -160,30 +155,23 @@ class Ripened(NamedTuple):
     after: str
 
 
-class Ripen(Command[Ripened], frozen=True):
+def ripen(tx: Transaction, limit: int, after: str, *, again: bool) -> Ripened:
     """Wake the journals of due notifications, and expire overdue ones.
 
-    With `again`, also wake journals that were woken before and still have a queued notification.
+    With `again`, also wake journals after `after` that were woken before and still have a queued notification.
     """
-
-    limit: int
-    again: bool = False
-    after: str = ""
-    """With `again`: only journals after this one."""
-
-    def apply(self, tx: Transaction) -> Ripened:
-        table, now = tx.rows.notifications, tx.now.wall
-        overdue = table.overdue(now, self.limit)
-        for found in overdue:
-            _move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
-        ripe = table.unwoken(now, self.limit)
-        for found in ripe:
-            table.save(replace(found, woken=True))
-        waiting = table.ready_journals(self.after, now, self.limit) if self.again else []
-        woken = _wake_all(tx, dict.fromkeys(found.journal for found in ripe), asleep_only=False)
-        woken += _wake_all(tx, dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
-        more = self.limit in (len(overdue), len(ripe), len(waiting))
-        return Ripened(tuple(woken), more, waiting[-1] if waiting else self.after)
+    table, now = tx.rows.notifications, tx.now.wall
+    overdue = table.overdue(now, limit)
+    for found in overdue:
+        _move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
+    ripe = table.unwoken(now, limit)
+    for found in ripe:
+        table.save(replace(found, woken=True))
+    waiting = table.ready_journals(after, now, limit) if again else []
+    woken = _wake_all(tx, dict.fromkeys(found.journal for found in ripe), asleep_only=False)
+    woken += _wake_all(tx, dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
+    more = limit in (len(overdue), len(ripe), len(waiting))
+    return Ripened(tuple(woken), more, waiting[-1] if waiting else after)
 
 
 def check_notification(command: Notify, limits: StoreLimits) -> Notify:

@@ -60,7 +60,8 @@ class Transaction:
         """The row of a journal; `JournalPruned` or `JournalMissing` without one."""
         row = self.rows.journal(journal)
         if row is None:
-            raise self.rows.retention.missing(journal)
+            self.refuse_pruned_id(journal)
+            raise errors.JournalMissing(journal)
         return row
 
     def refuse_pruned_id(self, journal: str, opening: OpenJournal | None = None, digest: str | None = None) -> None:
@@ -195,13 +196,6 @@ class Quarantine(Command[None], frozen=True):
             tx.rows.save_journal(row)
 
 
-class ReadPosition(Command[int], frozen=True):
-    """The newest position of the store, after all commands queued before."""
-
-    def apply(self, tx: Transaction) -> int:
-        return tx.rows.last_position()
-
-
 class PutBlob(Command[records.Blob], frozen=True):
     """Store bytes under their digest."""
 
@@ -242,15 +236,11 @@ class Claim(Command[Lease], frozen=True):
         return Lease(row.id, row.epoch, self.owner, self.ttl_ms, row.head, row.wakes, new)
 
 
-class Renew(Command[None], frozen=True):
+def renew(tx: Transaction, lease: Lease) -> None:
     """Extend the lease by another term."""
-
-    lease: Lease
-
-    def apply(self, tx: Transaction) -> None:
-        row = tx.journal(self.lease.journal)
-        row.check_epoch(self.lease.epoch)
-        tx.extend_lease(row, self.lease.ttl_ms)
+    row = tx.journal(lease.journal)
+    row.check_epoch(lease.epoch)
+    tx.extend_lease(row, lease.ttl_ms)
 
 
 class Release(Command[None], frozen=True):

@@ -33,8 +33,7 @@ from holdfast.store.sqlite.files import (
     translated,
 )
 from holdfast.store.sqlite.key import KEY_BYTES, Seal, load_seal
-from holdfast.store.sqlite.reader import SqliteReader
-from holdfast.store.sqlite.rows import SqliteRows
+from holdfast.store.sqlite.rows import SqliteReader, SqliteRows
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import RELEASE_LEASES, StoreWriter, connect_writer
 from holdfast.store.transaction import Transaction
@@ -121,10 +120,10 @@ class _FileBackend(Backend):
     def _close_readers(self) -> None:
         """Interrupt running reads and close all reading connections."""
         for connection in list(self._busy):
-            connection.interrupt()
+            connection.deadline = 0.0
         self._threads.shutdown(wait=True)
         for connection in self._idle:
-            connection.close()
+            connection.db.close()
 
     async def changed(self, version: int, timeout: float | None) -> int:
         self._check_usable()
@@ -253,7 +252,7 @@ class SqliteViewer(_FileBackend):
 
     def _stop(self) -> None:
         self._close_readers()
-        self._first.close()
+        self._first.db.close()
         closed(self.path)
 
     def _connect_reader(self) -> ReadConnection:
@@ -300,31 +299,25 @@ class ReadConnection:
     """A reading connection, which interrupts a read longer than `StoreLimits.read_ms`."""
 
     def __init__(self, db: Db, limits: StoreLimits, seal: Seal | None) -> None:
-        self._db = db
+        self.db = db
+        self.deadline = 0.0
         self._reader = SqliteReader(db, seal, limits.page_bytes)
         self._limit = limits.read_ms / 1000
-        self._deadline = 0.0
-        db.set_progress_handler(lambda: time.monotonic() > self._deadline, _PROGRESS_STEPS)
+        db.set_progress_handler(lambda: time.monotonic() > self.deadline, _PROGRESS_STEPS)
 
     def run(self, query: Callable[[Reader], T]) -> T:
         """Run a query on one snapshot."""
-        self._deadline = time.monotonic() + self._limit
-        with snapshot(self._db):
+        self.deadline = time.monotonic() + self._limit
+        with snapshot(self.db):
             return query(self._reader)
 
     def store_id(self) -> str:
-        found: bytes = self._db.execute("SELECT value FROM meta WHERE key = 'store_id'").get
+        found: bytes = self.db.execute("SELECT value FROM meta WHERE key = 'store_id'").get
         return found.hex()
 
     def data_version(self) -> int:
         """A number that changes when another connection commits."""
-        return int(self._db.pragma("data_version"))
-
-    def interrupt(self) -> None:
-        self._deadline = 0.0
-
-    def close(self) -> None:
-        self._db.close()
+        return int(self.db.pragma("data_version"))
 
 
 # ---- changes by other processes ----
@@ -339,10 +332,12 @@ class LogWatcher:
         self._timer: asyncio.Handle | None = None
         self._waiting = 0
         self._closed = False
-        try:
-            self._inotify = _Inotify(path.with_name(path.name + "-wal"))
-        except (AttributeError, OSError):  # unsupported by the system, or no more of them
-            self._inotify = None
+        self._log = os.fsencode(path.with_name(path.name + "-wal"))
+        self._libc = ctypes.CDLL(None)
+        # None where the system does not support it, or has no more of them.
+        make = getattr(self._libc, "inotify_init1", None)
+        fd = -1 if make is None else int(make(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._inotify = None if fd < 0 else fd
 
     @contextmanager
     def waiting(self) -> Generator[None]:
@@ -361,11 +356,11 @@ class LogWatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True
-        inotify, self._inotify = self._inotify, None
-        if inotify is not None:
-            self._loop.remove_reader(inotify.fd)
+        fd, self._inotify = self._inotify, None
+        if fd is not None:
+            self._loop.remove_reader(fd)
             # The kernel waits for its readers first, some ten milliseconds, which must not block the event loop.
-            threading.Thread(target=os.close, args=[inotify.fd], name="holdfast-inotify").start()
+            threading.Thread(target=os.close, args=[fd], name="holdfast-inotify").start()
 
     def _fire(self) -> None:
         """Listen again, then look. Our own commits touch the log too; they cost nothing while we do not listen."""
@@ -379,10 +374,12 @@ class LogWatcher:
         self._timer = self._loop.call_later(_TICK if listening else _POLL, self._fire)
 
     def _listen(self) -> bool:
-        if self._inotify is None or not self._inotify.watch():
+        fd = self._inotify
+        # Watch the log anew each time: it may have been recreated under the same name.
+        if fd is None or self._libc.inotify_add_watch(fd, self._log, _IN_ATTRIB) < 0:
             return False
         try:
-            self._loop.add_reader(self._inotify.fd, self._on_event, self._inotify.fd)
+            self._loop.add_reader(fd, self._on_event, fd)
         except NotImplementedError:  # an event loop that can't watch files
             return False
         return True
@@ -393,21 +390,6 @@ class LogWatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_COALESCE, self._fire)
-
-
-class _Inotify:
-    """Kernel events about one file."""
-
-    def __init__(self, log: Path) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._log = os.fsencode(log)
-        self.fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
-
-    def watch(self) -> bool:
-        """Watch the log, anew each time: it may have been recreated under the same name."""
-        return int(self._libc.inotify_add_watch(self.fd, self._log, _IN_ATTRIB)) >= 0
 
 
 # ---- in memory ----

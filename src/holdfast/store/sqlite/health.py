@@ -26,7 +26,7 @@ from holdfast.store.sqlite.files import (
     translated,
 )
 from holdfast.store.sqlite.key import load_seal
-from holdfast.store.sqlite.reader import SqliteReader
+from holdfast.store.sqlite.rows import SqliteReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

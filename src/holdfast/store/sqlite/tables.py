@@ -17,7 +17,7 @@ from holdfast.store.contract import StoreLimits
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification
-from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Tombstone
+from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Purged, Tombstone
 from holdfast.store.spending import NO_SPEND, Spend
 from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.waits import EVERY_AGENT, StoredRule
@@ -282,9 +282,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         self._run("INSERT INTO memory_words (rowid, key, value) VALUES (?, ?, ?)", number, entry.key, entry.value)
 
     def remove(self, scope: str, key: str) -> None:
-        number = self._number(scope, key)
-        self._run("DELETE FROM memory_words WHERE rowid = ?", number)
-        self._run("DELETE FROM memories WHERE id = ?", number)
+        self._run("DELETE FROM memory_words WHERE rowid = ?", self._number(scope, key))
+        self._run("DELETE FROM memories WHERE scope = ? AND key = ?", scope, key)
 
     def _number(self, scope: str, key: str) -> int:
         return self._one("SELECT id FROM memories WHERE scope = ? AND key = ?", scope, key)
@@ -305,10 +304,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
     def forget_expired_values(self, now: int, limit: int) -> int:
         """Remove expired values from the history; answers how many."""
         sql = "SELECT id FROM memory_changes WHERE expires IS NOT NULL AND value IS NOT NULL AND expires <= ? LIMIT ?"
-        rows = self._all(sql, now, limit)
-        for (number,) in rows:
-            self._run("UPDATE memory_changes SET value = NULL WHERE id = ?", number)
-        return len(rows)
+        self._run(f"UPDATE memory_changes SET value = NULL WHERE id IN ({sql})", now, limit)
+        return self._db.changes()
 
     def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
         """The entry; `MemoryCorrupt` if it is damaged."""
@@ -368,10 +365,9 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
 
     def _row(self, found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
         *columns, crc = found
-        try:
-            entry = _memory_entry(columns, "strict")
-        except UnicodeDecodeError:
-            return _memory_entry(columns, "replace"), False
+        # A text that is no longer UTF-8 does not match its checksum, which covers the replacements.
+        texts: list[Any] = [said.decode(errors="replace") if type(said) is bytes else said for said in columns]
+        entry = MemoryEntry(*texts)
         return entry, _memory_crc(entry) == crc
 
     def _error(self, damaged: MemoryEntry) -> StoreError:
@@ -383,21 +379,13 @@ def match_expression(words: Sequence[str]) -> str:
     return " ".join('"' + word.replace('"', '""') + '"*' for word in words)
 
 
-def _memory_entry(columns: list[Any], errors: str) -> MemoryEntry:
-    texts: list[Any] = [text.decode(errors=errors) if type(text) is bytes else text for text in columns]
-    return MemoryEntry(*texts)
-
-
 def _memory_crc(of: MemoryEntry) -> int:
     return _crc(of.scope, of.key, of.version, of.created, of.updated, of.expires, of.by, of.value)
 
 
 # ---- notifications -------------------------------------------------------------------------------------------------
 
-_NOTIFICATION_COLUMNS: Final = (
-    "id, journal, no, kind, title, body, source, priority, key, state, attempts, due, expires, created, updated,"
-    " input, run, reason, woken, crc"
-)
+_NOTIFICATION_COLUMNS: Final = ", ".join((*Notification.__struct_fields__, "crc"))
 _INSERT_NOTIFICATION: Final = _insert_into("notifications", _NOTIFICATION_COLUMNS)
 SELECT_NOTIFICATIONS: Final = f"SELECT {_NOTIFICATION_COLUMNS} FROM notifications"  # constants
 _NOTICE_BODY: Final = 5
@@ -450,19 +438,18 @@ class NotificationTable(_CheckedTable[Notification]):
             *(reason, now, journal),
         )
 
-    def purge(self, before: int, limit: int) -> int:
-        """Remove finished notifications last changed at or before `before`; answers how many."""
-        found = self._all(PURGE_NOTIFICATIONS_QUERY, before, limit)
-        for (number,) in found:
-            self._run("DELETE FROM notifications WHERE id = ?", number)
-        return len(found)
+    def purge(self, before: int, limit: int) -> Purged:
+        """Remove finished notifications last changed at or before `before`, the oldest first."""
+        self._run(f"DELETE FROM notifications WHERE id IN ({PURGE_NOTIFICATIONS_QUERY})", before, limit)
+        removed = self._db.changes()
+        return Purged(removed, removed >= limit)
 
     def claimed_by_input(self, journal: str, number: int) -> list[Notification]:
-        return list(self._each("state = 'claimed' AND journal = ? AND input = ?", journal, number))
+        return self._each("WHERE state = 'claimed' AND journal = ? AND input = ?", journal, number)
 
     def claimed_by_run(self, journal: str, run: str) -> list[Notification]:
-        where = "state = 'claimed' AND journal = ? AND run = ?"
-        return list(self._each(where, journal, run, index="INDEXED BY notifications_claimed "))
+        where = "INDEXED BY notifications_claimed WHERE state = 'claimed' AND journal = ? AND run = ?"
+        return self._each(where, journal, run)
 
     def has_ready(self, journal: str, now: int) -> bool:
         """True if one is queued, due and not expired."""
@@ -471,11 +458,11 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def unwoken(self, now: int, limit: int) -> list[Notification]:
         """Queued notifications that are due and have not woken their journal, longest due first."""
-        return list(self._each("state = 'queued' AND woken = 0 AND due <= ? ORDER BY due, id LIMIT ?", now, limit))
+        return self._each("WHERE state = 'queued' AND woken = 0 AND due <= ? ORDER BY due, id LIMIT ?", now, limit)
 
     def overdue(self, now: int, limit: int) -> list[Notification]:
-        where = "state = 'queued' AND expires IS NOT NULL AND expires <= ? ORDER BY expires, id LIMIT ?"
-        return list(self._each(where, now, limit))
+        where = "WHERE state = 'queued' AND expires IS NOT NULL AND expires <= ? ORDER BY expires, id LIMIT ?"
+        return self._each(where, now, limit)
 
     def ready_journals(self, after: str, now: int, limit: int) -> list[str]:
         """Journals after `after`, by id, with a notification that is ready for delivery."""
@@ -483,9 +470,8 @@ class NotificationTable(_CheckedTable[Notification]):
         rows = self._all(f"{sql} WHERE {_READY} AND journal > ? ORDER BY journal LIMIT ?", now, now, after, limit)
         return [journal for (journal,) in rows]
 
-    def _each(self, where: str, *values: Any, index: str = "") -> Iterator[Notification]:
-        rows = self._all(f"{SELECT_NOTIFICATIONS} {index}WHERE {where}", *values)
-        return (self._row(found)[0] for found in rows)
+    def _each(self, where: str, *values: Any) -> list[Notification]:
+        return [self._row(found)[0] for found in self._all(f"{SELECT_NOTIFICATIONS} {where}", *values)]
 
     def get(self, number: int) -> Notification | None:
         return self._first_sound("id = ?", number)
@@ -528,7 +514,7 @@ def _notification_crc(of: Notification) -> int:
 
 # ---- attachments ---------------------------------------------------------------------------------------------------
 
-_ATTACHMENT_COLUMNS: Final = "session, digest, media_type, size, name, at"
+_ATTACHMENT_COLUMNS: Final = ", ".join(StoredAttachment.__struct_fields__)
 _SELECT_ATTACHMENTS: Final = f"SELECT {_ATTACHMENT_COLUMNS} FROM attachments"  # constants
 _PUT_ATTACHMENT: Final = _insert_into("attachments", _ATTACHMENT_COLUMNS, "INSERT OR REPLACE")
 _SESSION_ATTACHMENTS: Final = "SELECT 1 FROM attachments a JOIN journals j ON j.id = a.session"
@@ -561,7 +547,7 @@ class AttachmentTable(_Table):
         """
         return self._all(f"{_UNUSED_BLOBS} AND b.digest > ? ORDER BY b.digest LIMIT ?", before, before, after, limit)
 
-    def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
+    def unused_of(self, digests: Iterable[str], before: int) -> list[tuple[str, int]]:
         """The unused ones of these blobs."""
         sql = f"{_UNUSED_BLOBS} AND b.digest = ?"
         return [found for digest in digests for found in self._all(sql, before, before, digest)]
@@ -610,9 +596,8 @@ class AdmissionTable(_Table):
         """Add a refusal and drop the oldest ones."""
         last = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'refusals'") or 0
         nth = self._one("SELECT max(nth) FROM refusals WHERE journal = ?", command.journal) or 0
-        made = RefusedInput(
-            last + 1, command.journal, command.agent, command.key, at, command.error, command.message, nth + 1
-        )
+        said = (command.journal, command.agent, command.key, at, command.error, command.message)
+        made = RefusedInput(last + 1, *said, nth + 1)
         self._run(_INSERT_REFUSAL, *astuple(made))
         oldest = made.nth - REFUSALS_KEPT_PER_JOURNAL
         self._run("DELETE FROM refusals WHERE journal = ? AND nth <= ?", made.journal, oldest)
@@ -634,10 +619,6 @@ class AdmissionTable(_Table):
         """Newest first."""
         query = newest_query(f"SELECT {_REFUSAL_COLUMNS} FROM refusals", {"journal = ?": journal}, limit)
         return [RefusedInput(*columns) for columns in self._db.execute(*query).fetchall()]
-
-    def raw_texts(self) -> Iterator[str]:
-        for (text,) in self._db.execute("SELECT body FROM terms UNION ALL SELECT message FROM refusals"):
-            yield text
 
 
 # ---- spending ------------------------------------------------------------------------------------------------------
@@ -707,9 +688,7 @@ class SpendingTable(_Table):
 
 # ---- tombstones ----------------------------------------------------------------------------------------------------
 
-_TOMBSTONE_COLUMNS: Final = (
-    "journal, kind, agent, role, session, status, detail, digest, head, pos, created, updated, at, spent, crc"
-)
+_TOMBSTONE_COLUMNS: Final = ", ".join((*Tombstone.__struct_fields__, "crc"))
 _SELECT_TOMBSTONES: Final = f"SELECT {_TOMBSTONE_COLUMNS} FROM tombstones"  # constants
 _INSERT_TOMBSTONE: Final = _insert_into("tombstones", _TOMBSTONE_COLUMNS)
 _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' AND at BETWEEN 1 AND ? - 1"

@@ -133,16 +133,18 @@ class StoreWriter:
         self._maintain()
 
     def _commit(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
-        """Carry out the jobs; answers a result for each, and True if other processes may have written."""
+        """Commit all jobs in one transaction, or each by itself if that fails.
+
+        Answers a result for each, and True if other processes may have written.
+        """
+        rows = self._attached()
         if all(job.command is None for job in jobs):
-            return [None] * len(jobs), self._look()
+            try:
+                return [None] * len(jobs), self._begin(rows)
+            except apsw.Error:
+                return [None] * len(jobs), True
         if (pinned := self._pinned()) is not None:
             return [pinned] * len(jobs), False
-        return self._transact(jobs)
-
-    def _transact(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
-        """Commit all jobs in one transaction, or each by itself if that fails."""
-        rows = self._attached()
         try:
             answers, foreign, changed = self._execute(rows, jobs)
         except apsw.BusyError as error:
@@ -165,9 +167,7 @@ class StoreWriter:
     def _execute(self, rows: SqliteRows, jobs: list[WriteJob]) -> tuple[list[Answer], bool, bool]:
         rows.db.execute("BEGIN IMMEDIATE")
         crash_point("store.begun")
-        foreign = rows.begin()
-        if foreign:
-            self.others = rows.others()
+        foreign = self._begin(rows)
         answers = Transaction(rows, self._limits, self._backend.clock.read()).apply_all([job.command for job in jobs])
         self._batch += 1
         changed = rows.finish(self._batch)
@@ -181,15 +181,11 @@ class StoreWriter:
         with suppress(OSError):
             os.utime(self._log)
 
-    def _look(self) -> bool:
-        """True if other processes have written; then also update `others`."""
-        rows = self._attached()
-        try:
-            foreign = rows.begin()
-            if foreign:
-                self.others = rows.others()
-        except apsw.Error:
-            return True
+    def _begin(self, rows: SqliteRows) -> bool:
+        """Start a transaction; True if other processes have written since the last one."""
+        foreign = rows.begin()
+        if foreign:
+            self.others = rows.others()
         return foreign
 
     def _one_by_one(self, jobs: list[WriteJob], error: Exception) -> list[Answer]:

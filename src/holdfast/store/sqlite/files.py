@@ -22,7 +22,7 @@ import apsw
 from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.store.paths import FOLDER
-from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
+from holdfast.store.sqlite.schema import APPLICATION_ID, OLDEST, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -304,7 +304,10 @@ def _journal_is_of_new_file(journal: Path) -> bool:
 
 
 def check_version(path: Path, version: int) -> None:
-    """Refuse a store of a newer release."""
+    """Refuse a store of a newer release, or of a schema from before the first preview."""
+    if 0 < version < OLDEST:
+        reason = f"its schema is version {version}, and the oldest that this release can bring up to date is {OLDEST}"
+        raise errors.StoreRefused(path, reason)
     if version > VERSION:
         raise errors.StoreTooNew(
             path, f"its schema is version {version}, this release knows {VERSION}; update Holdfast"
@@ -363,7 +366,10 @@ def _try_lock(handle: int) -> bool:
 
 def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
     """A read-only connection."""
-    connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
+    return _forbid_writes(connect(path, apsw.SQLITE_OPEN_READONLY, vfs), limits)
+
+
+def _forbid_writes(connection: Db, limits: StoreLimits) -> Db:
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection
@@ -391,9 +397,7 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         uri = f"file:{quote(str(path))}?immutable=1"
         connection = cast("Db", apsw.Connection(uri, flags=flags))
-    connection.set_busy_timeout(limits.busy_ms)
-    connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
-    return connection
+    return _forbid_writes(connection, limits)
 
 
 def check_viewable(path: Path) -> None:

@@ -419,11 +419,11 @@ class Store:
     async def poll_work(self, driven: Sequence[str]) -> WorkOverview:
         """All that a driver polls, in one read; `driven` are the journals whose wake counts it wants."""
         page, now = self.limits.page, self.clock.read()
-        return await self._read(
-            lambda reader: WorkOverview(
-                reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now)
-            )
-        )
+
+        def poll(reader: Reader) -> WorkOverview:
+            return WorkOverview(reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now))
+
+        return await self._read(poll)
 
     async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
         """Sessions, and processes with a role, that need a driver, with their present holder; oldest first.

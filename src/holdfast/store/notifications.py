@@ -121,12 +121,8 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
         check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
         receipt = add_input(tx, row, self)
         for each in ready:
-            attempts = each.attempts + 1
-            tx.rows.notifications.save(
-                replace(
-                    each, state="claimed", attempts=attempts, input=receipt.input, run=None, reason=None, updated=now
-                )
-            )
+            claimed = replace(each, state="claimed", attempts=each.attempts + 1, input=receipt.input)
+            tx.rows.notifications.save(replace(claimed, run=None, reason=None, updated=now))
         return receipt
 
 
@@ -402,22 +398,15 @@ def audit_notifications(
             if stopped.get(found.journal, True):
                 what = "is quarantined" if found.journal in stopped else "is not there"
                 yield "notification", where, f"is {found.state}, but its journal {what}"
-        if found.state == "claimed":
+        if found.state == "claimed":  # it needs a pending input or an open turn: nothing else would free it
             pending = inputs.get(found.journal, {}).get(found.input or 0)
-            run_ended = found.run in ended.get(found.journal, ())
-            for detail in _unanswered(found, pending, run_ended=run_ended):
-                yield "notification", where, detail
+            if pending is None:
+                yield "notification", where, f"is claimed by input {found.input}, which is not there"
+            elif found.run is None and not pending:
+                yield "notification", where, f"is claimed by input {found.input}, which was admitted, but by no run"
+            elif found.run is not None and found.run in ended.get(found.journal, ()):
+                yield "notification", where, f"is claimed by the run {found.run!r}, which has ended"
     for row in rows:
         if row.notices != waiting[row.id]:
             detail = f"{row.notices} notifications are said to wait, but {waiting[row.id]} do"
             yield "notification", row.id, detail
-
-
-def _unanswered(found: Notification, pending: bool | None, *, run_ended: bool) -> Iterator[str]:
-    """A claimed notification needs a pending input or an open turn: nothing else would free it."""
-    if pending is None:
-        yield f"is claimed by input {found.input}, which is not there"
-    elif found.run is None and not pending:
-        yield f"is claimed by input {found.input}, which was admitted, but by no run"
-    elif found.run is not None and run_ended:
-        yield f"is claimed by the run {found.run!r}, which has ended"

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.errors import CollectionRefused, InvalidNumber, JournalInUse
 from holdfast.store import memories
 from holdfast.store.contract import Command
-from holdfast.store.lease import is_held
+from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,7 +110,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
         if stone is not None:
             return stone  # pruned before
         row = tx.journal(self.journal)
-        check_prunable(row, self, held=is_held(row, tx.now))
+        check_prunable(row, self, held=row.owner is not None and row.lease_left(tx.now) > 0 and not is_gone(row.owner))
         if tx.rows.count_pending(row):
             raise JournalInUse(row.id, "inputs wait for it")
         if table.has_forks(row):

@@ -70,9 +70,8 @@ class Transaction:
         if stone is not None:
             if opening is not None:
                 check_opening(stone, opening)
-            raise errors.JournalPruned(
-                journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest
-            )
+            same = digest is not None and digest == stone.digest
+            raise errors.JournalPruned(journal, stone.detail, stone.at, same=same)
 
     def leased_journal(self, lease: Lease) -> JournalRow:
         """The row of a served journal whose lease has not moved on."""
@@ -100,7 +99,12 @@ class Transaction:
         check_opening(row, command)
         if command.metadata is not None:
             known = records.metadata_in(self.rows.first_record(row))
-            check_metadata(command.journal, known, msgspec.json.decode(command.metadata))
+            given = msgspec.json.decode(command.metadata)
+            if known != given:  # they never change
+                shown = [msgspec.json.encode(each, order="sorted").decode()[:200] for each in (known, given)]
+                helps = "open it without metadata, or choose another id"
+                opened = f"a session with the metadata {shown[0]}"
+                raise errors.JournalConflict(command.journal, opened, f"one with {shown[1]}", helps)
         return row
 
     def add_journal(self, opening: OpenJournal, parent: JournalRow | None = None, parent_seq: int = 0) -> JournalRow:
@@ -303,7 +307,13 @@ class Append(Command[Any], frozen=True):
         head = plan_append(row, self)
         answered, agent = False, row.agent
         if not self.plain:
-            self._check_references(tx, row)
+            admitted: set[int] = set()
+            for record in self.records:
+                tx.require_blobs([blob.digest for blob in records.blobs_of(record)])
+                if type(record) is records.Admitted:
+                    if record.input in admitted or not tx.rows.is_pending(row, record.input):
+                        raise errors.InputTaken(row.id, record.input)
+                    admitted.add(record.input)
             # The run parks for a wait that is settled already: no other event would wake it.
             parked = (name for record in self.records if type(record) is records.Parked for name in record.waits)
             found = (tx.rows.wait(row, name) for name in parked)
@@ -325,15 +335,6 @@ class Append(Command[Any], frozen=True):
         for notice in self.notify:
             notifications.send(tx, notice)
         return Head(head, row.wakes) if self.tells_wakes else head
-
-    def _check_references(self, tx: Transaction, row: JournalRow) -> None:
-        admitted: set[int] = set()
-        for record in self.records:
-            tx.require_blobs([blob.digest for blob in records.blobs_of(record)])
-            if type(record) is records.Admitted:
-                if record.input in admitted or not tx.rows.is_pending(row, record.input):
-                    raise errors.InputTaken(row.id, record.input)
-                admitted.add(record.input)
 
     def _follow(self, tx: Transaction, row: JournalRow, first: int) -> None:
         """Update lists, inbox, waits, notifications and references for the new records."""
@@ -366,14 +367,6 @@ def check_opening(row: JournalRow | Tombstone, command: OpenJournal) -> None:
         lent = row.kind == command.kind == "session" and row.session is not None and command.session is None
         helps = "fork it to go on from there, or choose another id" if lent else "choose another id"
         raise errors.JournalConflict(command.journal, _opened_as(row), _opened_as(command), helps)
-
-
-def check_metadata(journal: str, known: dict[str, Any], given: dict[str, Any]) -> None:
-    """Raise if the metadata of a session differ: they never change."""
-    if known != given:
-        shown = [msgspec.json.encode(each, order="sorted").decode()[:200] for each in (known, given)]
-        helps = "open it without metadata, or choose another id"
-        raise errors.JournalConflict(journal, f"a session with the metadata {shown[0]}", f"one with {shown[1]}", helps)
 
 
 def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:

@@ -18,20 +18,7 @@ import apsw
 
 from holdfast import errors
 from holdfast.store.backend import Backend, Versions, WriteJob
-from holdfast.store.sqlite.files import (
-    check_access,
-    check_current,
-    check_schema,
-    check_viewable,
-    closed,
-    connect_reader,
-    connect_viewer,
-    opening,
-    prepare,
-    snapshot,
-    translate,
-    translated,
-)
+from holdfast.store.sqlite import files
 from holdfast.store.sqlite.key import KEY_BYTES, Seal, load_seal
 from holdfast.store.sqlite.rows import SqliteReader, SqliteRows
 from holdfast.store.sqlite.schema import migrate
@@ -43,7 +30,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.store.contract import Command, Durability, Owner, Reader, StoreLimits
-    from holdfast.store.sqlite.files import Db
 
 
 T = TypeVar("T")
@@ -105,7 +91,7 @@ class _FileBackend(Backend):
 
     def _run(self, query: Callable[[Reader], T]) -> T:
         """Run a query in the calling thread, on an idle connection or a new one."""
-        with translated(self.path):
+        with files.translated(self.path):
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -170,10 +156,10 @@ class SqliteBackend(_FileBackend):
         return await cls(absolute, durability=durability, clock=clock, limits=limits, vfs=vfs).start()
 
     def _start(self) -> None:
-        with translated(self.path):
+        with files.translated(self.path):
             try:
-                with opening(self.path):
-                    prepare(self.path)
+                with files.opening(self.path):
+                    files.prepare(self.path)
                     self._writer.start()
             except OSError as error:
                 raise errors.StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
@@ -188,12 +174,12 @@ class SqliteBackend(_FileBackend):
     def _stop(self) -> None:
         self._close_readers()
         self._writer.stop()  # last: only a connection that can write cleans up the log
-        closed(self.path)
+        files.closed(self.path)
 
     def _connect_reader(self) -> ReadConnection:
-        return ReadConnection(connect_reader(self.path, self.limits, self._vfs), self.limits, self._seal)
+        return ReadConnection(files.connect_reader(self.path, self.limits, self._vfs), self.limits, self._seal)
 
-    def connect_writer(self) -> tuple[Db, Seal]:
+    def connect_writer(self) -> tuple[files.Db, Seal]:
         connection = connect_writer(self.path, self._durability, self.limits, self._vfs, self.clock.read().wall)
         if self._seal is None:
             try:
@@ -232,16 +218,16 @@ class SqliteViewer(_FileBackend):
         return await cls(await asyncio.to_thread(_absolute, path), clock, limits).start()
 
     def _start(self) -> None:
-        with translated(self.path), opening(self.path):
-            check_viewable(self.path)
+        with files.translated(self.path), files.opening(self.path):
+            files.check_viewable(self.path)
             # A read-only copy may be for other users to read, without the key.
             is_copy = not (self.path.stat().st_mode & 0o222 and os.access(self.path, os.W_OK))
             if not is_copy:
-                check_access(self.path)
-            db = connect_viewer(self.path, self.limits)
+                files.check_access(self.path)
+            db = files.connect_viewer(self.path, self.limits)
             try:
-                check_schema(self.path, db)
-                check_current(self.path, db)
+                files.check_schema(self.path, db)
+                files.check_current(self.path, db)
                 with nullcontext() if not is_copy else suppress(errors.StoreKeyMissing):
                     self._seal, self.secret = load_seal(self.path, db, look=True)
                 self._first = ReadConnection(db, self.limits, self._seal)
@@ -253,10 +239,10 @@ class SqliteViewer(_FileBackend):
     def _stop(self) -> None:
         self._close_readers()
         self._first.db.close()
-        closed(self.path)
+        files.closed(self.path)
 
     def _connect_reader(self) -> ReadConnection:
-        return ReadConnection(connect_viewer(self.path, self.limits), self.limits, self._seal)
+        return ReadConnection(files.connect_viewer(self.path, self.limits), self.limits, self._seal)
 
     def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
         self._check_usable()
@@ -272,7 +258,7 @@ class SqliteViewer(_FileBackend):
 
     def _compare(self) -> None:
         """Wake the callers of `changed` if another process has committed."""
-        with translated(self.path), self._comparing:
+        with files.translated(self.path), self._comparing:
             found = self._first.data_version()
             changed, self._data_version = found != self._data_version, found
         if changed:
@@ -298,7 +284,7 @@ def _absolute(path: Path | str) -> Path:
 class ReadConnection:
     """A reading connection, which interrupts a read longer than `StoreLimits.read_ms`."""
 
-    def __init__(self, db: Db, limits: StoreLimits, seal: Seal | None) -> None:
+    def __init__(self, db: files.Db, limits: StoreLimits, seal: Seal | None) -> None:
         self.db = db
         self.deadline = 0.0
         self._reader = SqliteReader(db, seal, limits.page_bytes)
@@ -308,7 +294,7 @@ class ReadConnection:
     def run(self, query: Callable[[Reader], T]) -> T:
         """Run a query on one snapshot."""
         self.deadline = time.monotonic() + self._limit
-        with snapshot(self.db):
+        with files.snapshot(self.db):
             return query(self._reader)
 
     def store_id(self) -> str:
@@ -427,7 +413,7 @@ class MemoryDisk:
                 self.db.execute("ROLLBACK")
             self._rows.forget()
             if len(commands) == 1:
-                return [translate(_NAME, error)]
+                return [files.translate(_NAME, error)]
             return [self.commit([command], limits, clock)[0] for command in commands]
         return answers
 
@@ -436,18 +422,18 @@ class MemoryDisk:
         self._rows.forget()  # it caches journal rows with their owners
 
 
-def _new_database() -> Db:
+def _new_database() -> files.Db:
     """A copy of an empty store, thirty times as fast as creating the tables."""
     made = apsw.Connection(":memory:")
     with _copying, made.backup("main", _empty_database(), "main") as copy:
         copy.step(-1)
-    return cast("Db", made)
+    return cast("files.Db", made)
 
 
 @cache
 def _empty_database() -> apsw.Connection:
     made = apsw.Connection(":memory:")
-    migrate(cast("Db", made), 0, lambda: None)
+    migrate(cast("files.Db", made), 0, lambda: None)
     return made
 
 
@@ -515,7 +501,7 @@ class MemoryBackend(Backend):
 
     async def read(self, query: Callable[[Reader], T]) -> T:
         self._check_usable()
-        with translated(_NAME):
+        with files.translated(_NAME):
             return query(self._reader)
 
     @property

@@ -256,9 +256,8 @@ def check_header(path: Path) -> None:
     application, version = _identity(header)
     if application != APPLICATION_ID and not _can_be_healed(path):
         known = header.startswith(_MAGIC) and len(header) >= _HEADER
-        raise errors.StoreForeign(
-            path, "it is a SQLite database of another program" if known else "it is not a SQLite database"
-        )
+        reason = "it is a SQLite database of another program" if known else "it is not a SQLite database"
+        raise errors.StoreForeign(path, reason)
     if application == APPLICATION_ID:
         check_version(path, version)
 
@@ -276,9 +275,14 @@ def _can_be_healed(path: Path) -> bool:
     A power cut can tear the first page while it is written. Then the log still has the whole page, or a rollback
     journal shows that the file was empty before and about to become a store.
     """
-    return _log_has_store(path.with_name(path.name + "-wal")) or _journal_is_of_new_file(
-        path.with_name(path.name + "-journal")
-    )
+    if _log_has_store(path.with_name(path.name + "-wal")):
+        return True
+    try:
+        with path.with_name(path.name + "-journal").open("rb") as file:
+            header = file.read(28)
+    except FileNotFoundError:
+        return False
+    return len(header) == 28 and header[:8] == _JOURNAL_MAGIC and struct.unpack_from(">I", header, 16)[0] == 0
 
 
 def _log_has_store(log: Path) -> bool:
@@ -295,23 +299,14 @@ def _log_has_store(log: Path) -> bool:
     return False
 
 
-def _journal_is_of_new_file(journal: Path) -> bool:
-    if not journal.exists():
-        return False
-    with journal.open("rb") as file:
-        header = file.read(28)
-    return len(header) == 28 and header[:8] == _JOURNAL_MAGIC and struct.unpack_from(">I", header, 16)[0] == 0
-
-
 def check_version(path: Path, version: int) -> None:
     """Refuse a store of a newer release, or of a schema from before the first preview."""
     if 0 < version < OLDEST:
         reason = f"its schema is version {version}, and the oldest that this release can bring up to date is {OLDEST}"
         raise errors.StoreRefused(path, reason)
     if version > VERSION:
-        raise errors.StoreTooNew(
-            path, f"its schema is version {version}, this release knows {VERSION}; update Holdfast"
-        )
+        reason = f"its schema is version {version}, this release knows {VERSION}; update Holdfast"
+        raise errors.StoreTooNew(path, reason)
 
 
 def _make_directory(directory: Path) -> None:

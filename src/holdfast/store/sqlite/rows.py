@@ -9,7 +9,6 @@ A read fetches each statement completely, so that no snapshot stays open and pin
 from __future__ import annotations
 
 from contextlib import suppress
-from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
@@ -22,7 +21,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
 from holdfast.store import contract
 from holdfast.store.sqlite.files import after_prefix
-from holdfast.store.sqlite.tables import SqliteTables, earliest
+from holdfast.store.sqlite.tables import SqliteTables, earliest, insert_into, update_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,18 +40,16 @@ Evidence: TypeAlias = int | tuple[int, int, int, int]
 """Proof that a transaction took effect: a record that only it can have written under its epoch, which is free and
 nearly always present, or else the batch number in the row of this writer.
 """
-JOURNAL_COLUMNS: Final = (
-    "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
-    " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices,"
-    " base"
-)
+JOURNAL_COLUMNS: Final = ", ".join(contract.JournalRow.__struct_fields__)
 INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
 _PUT_BLOB: Final = (
     "INSERT INTO blobs (digest, at, body) VALUES (?, ?, {})"
     " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at), body = excluded.body"
 )
 WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac"
-_JOURNAL_NAMES: Final = tuple(JOURNAL_COLUMNS.replace(",", " ").split())
+_INSERT_JOURNAL: Final = insert_into("journals", JOURNAL_COLUMNS)
+_INSERT_INPUT: Final = insert_into("inputs", f"journal, {INPUT_COLUMNS}")
+_SAVE_WAIT: Final = insert_into("waits", f"journal, {WAIT_COLUMNS}", "INSERT OR REPLACE")
 _TEXTS: Final = frozenset(("id", "agent", "owner", "quarantine", "parent", "role", "session"))
 _IN_PLACE: Final = {"id": "unreadable", "kind": "session", "status": "failed"}
 """Replacements for damaged values; for others, None or 0."""
@@ -67,6 +64,7 @@ _WAITS: Final = (
     f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # constants
     " FROM waits w JOIN journals j ON j.no = w.journal"
 )
+_TIMED: Final = "w.state = 'open' AND w.deadline IS NOT NULL AND j.quarantine IS NULL"
 _UNTIMED: Final = (
     "NOT EXISTS (SELECT 1 FROM waits w WHERE w.journal = journals.no AND w.state = 'open' AND w.deadline IS NOT NULL)"
 )
@@ -201,12 +199,7 @@ class SqliteRows(SqliteTables):
         return row
 
     def add_journal(self, row: contract.JournalRow) -> contract.JournalRow:
-        self.run(
-            f"INSERT INTO journals ({JOURNAL_COLUMNS})"
-            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?, ?, ?, 0, 0)",
-            *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
-            *(row.parent, row.parent_seq, row.inputs, row.role, row.session),
-        )
+        self.run(_INSERT_JOURNAL, None, *astuple(row)[1:])  # nobody holds a new journal
         row.no = self.db.last_insert_rowid()
         self._journals[row.id] = row
         self._salts[row.no] = salt_of(row.id)
@@ -260,18 +253,15 @@ class SqliteRows(SqliteTables):
 
     def counted_at(self, row: contract.JournalRow, first: int, last: int, nth: int) -> int | None:
         """The time of the nth newest counted input in this span of time."""
-        return self.one(
-            "SELECT at FROM inputs INDEXED BY inputs_counted WHERE counted = 1 AND journal = ? AND at BETWEEN ? AND ?"
-            " ORDER BY at DESC LIMIT 1 OFFSET ?",
-            *(row.no, first, last, nth - 1),
-        )
+        where = "counted = 1 AND journal = ? AND at BETWEEN ? AND ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+        sql = f"SELECT at FROM inputs INDEXED BY inputs_counted WHERE {where}"
+        return self.one(sql, row.no, first, last, nth - 1)
 
     def count_pending(self, row: contract.JournalRow) -> int:
         return self.one("SELECT count(*) FROM inputs WHERE journal = ? AND pending = 1", row.no)
 
     def add_input(self, row: contract.JournalRow, found: contract.InputRow) -> None:
-        sql = f"INSERT INTO inputs (journal, {INPUT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        self.run(sql, row.no, *astuple(found))
+        self.run(_INSERT_INPUT, row.no, *astuple(found))
 
     def is_pending(self, row: contract.JournalRow, number: int) -> bool:
         return self.one("SELECT pending FROM inputs WHERE journal = ? AND input = ?", row.no, number) == 1
@@ -287,11 +277,7 @@ class SqliteRows(SqliteTables):
         return None if found is None else wait_row(row.id, found, self.seal)
 
     def save_wait(self, row: contract.JournalRow, wait: contract.Wait) -> None:
-        self.run(
-            f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(row.no, wait.name, wait.state, wait.deadline, wait.payload, int(wait.opened), wait.kind, wait.body),
-            *(wait.at, wait.consumed, wait_crc(wait), self.seal.of_wait(wait)),
-        )
+        self.run(_SAVE_WAIT, row.no, *astuple(wait)[1:], wait_crc(wait), self.seal.of(wait))
 
     def open_waits(self, row: contract.JournalRow, prefix: str) -> list[str]:
         sql = "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? AND state = 'open'"
@@ -349,8 +335,7 @@ def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> b
 
 def _row_update(*columns: str) -> tuple[str, Callable[[contract.JournalRow], Sequence[Any]]]:
     """The statement that writes these columns of a journal, and the function that gives their values."""
-    sql = f"UPDATE journals SET {' = ?, '.join(columns)} = ? WHERE no = ?"  # constants
-    values = attrgetter(*columns, "no")
+    sql, values = update_of("journals", "no", *columns)
     if "owner" not in columns:
         return sql, values
     place = columns.index("owner")
@@ -368,7 +353,7 @@ def journal_row(found: Sequence[Any]) -> contract.JournalRow:
 
     A damaged or hostile file can hold anything: impossible values are replaced, and quarantine the journal.
     """
-    columns: dict[str, Any] = dict(zip(_JOURNAL_NAMES, found, strict=True))
+    columns: dict[str, Any] = dict(zip(contract.JournalRow.__struct_fields__, found, strict=True))
     damaged = {name: value for name, value in columns.items() if not _fits(name, value)}
     for name in damaged:
         columns[name] = _IN_PLACE.get(name, None if name in _TEXTS else 0)
@@ -422,11 +407,11 @@ def raw_wait(journal: str, found: tuple[Any, ...], seal: Seal | None = None) -> 
     if not (texts and blobs and numbers):  # a damaged or hostile file can hold anything
         return contract.Wait(journal, str(name), "revoked"), False
     wait = contract.Wait(journal, name, state, deadline, payload, bool(opened), kind, body, at, consumed)
-    return wait, wait_crc(wait) == crc and (seal is None or seal.matches_wait(wait, mac))
+    return wait, wait_crc(wait) == crc and (seal is None or seal.matches(wait, mac))
 
 
 def wait_crc(wait: contract.Wait) -> int:
-    """The checksum of a wait. Without values of schema 4 it equals the checksum of older schemas."""
+    """The checksum of a wait; the values of waits with a question came later, and count only where they are set."""
     head = f"{wait.journal}\0{wait.name}\0{wait.state}\0{wait.deadline}\0{wait.payload is None}\0".encode()
     crc = crc32(wait.payload or b"", crc32(head))
     if wait.kind is None and wait.body is None and not wait.consumed:
@@ -492,19 +477,15 @@ class SqliteReader(SqliteTables):
         return self.records(journal, max(self._require(journal)[1] - limit, 0), limit)
 
     def handed_at(self, journal: str, upto: int) -> int:
-        found = self.one(
-            "SELECT seq FROM records WHERE journal = ? AND seq <= ? AND substr(body, 1, ?) = ?"
-            " ORDER BY seq DESC LIMIT 1",
-            *(self._require(journal)[0], upto, len(records.HANDED_PREFIX), records.HANDED_PREFIX),
-        )
-        return found or 0
+        no, prefix = self._require(journal)[0], records.HANDED_PREFIX
+        where = "journal = ? AND seq <= ? AND substr(body, 1, ?) = ? ORDER BY seq DESC LIMIT 1"
+        return self.one(f"SELECT seq FROM records WHERE {where}", no, upto, len(prefix), prefix) or 0
 
     def feed(self, after: int, limit: int) -> list[contract.FeedEntry]:
         rows = self.page(
             "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r LEFT JOIN journals j ON j.no = r.journal"
             " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
-            (after, limit),
-            5,
+            *((after, limit), 5),
         )
         entries: list[contract.FeedEntry] = []
         for pos, journal, seq, epoch, crc, body in rows:
@@ -541,21 +522,16 @@ class SqliteReader(SqliteTables):
 
     def receipt(self, journal: str, key: str) -> contract.Receipt | None:
         no = self._require(journal)[0]
+        also = "input_aliases a JOIN inputs i ON i.journal = a.journal AND i.input = a.input"
         found = self.one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", no, key) or self.one(
-            "SELECT i.input, i.key, i.at FROM input_aliases a"
-            " JOIN inputs i ON i.journal = a.journal AND i.input = a.input WHERE a.journal = ? AND a.key = ?",
-            *(no, key),
+            f"SELECT i.input, i.key, i.at FROM {also} WHERE a.journal = ? AND a.key = ?", no, key
         )
         return None if found is None else contract.Receipt(journal, *found, fresh=False)
 
     def pending(self, journal: str, after: int, limit: int) -> list[contract.Input]:
         no = self._require(journal)[0]
-        rows = self.page(
-            f"SELECT {INPUT_COLUMNS} FROM inputs"
-            " WHERE journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?",
-            (no, after, limit),
-            3,
-        )
+        where = "journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?"
+        rows = self.page(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE {where}", (no, after, limit), 3)
         return [_sound_input(journal, input_row(row)) for row in rows]
 
     def input(self, journal: str, number: int) -> contract.Input | None:
@@ -570,12 +546,8 @@ class SqliteReader(SqliteTables):
 
     def waits(self, journal: str, state: contract.WaitState | None, after: str, limit: int) -> list[contract.Wait]:
         no = self._require(journal)[0]
-        rows = self.page(
-            f"{_WAITS} WHERE w.journal = ? AND w.name > ? AND (? IS NULL OR w.state = ?) ORDER BY w.name LIMIT ?",
-            (no, after, state, state, limit),
-            _PAYLOAD,
-            _BODY,
-        )
+        sql = f"{_WAITS} WHERE w.journal = ? AND w.name > ? AND (? IS NULL OR w.state = ?) ORDER BY w.name LIMIT ?"
+        rows = self.page(sql, (no, after, state, state, limit), _PAYLOAD, _BODY)
         return [wait_row(journal, row[1:], self.seal) for row in rows]
 
     def list_open_waits(
@@ -588,21 +560,16 @@ class SqliteReader(SqliteTables):
         return self._trusted_waits(*open_waits_query(kind, now, before, limit))
 
     def due(self, now: int, limit: int) -> tuple[list[contract.Wait], set[str]]:
-        return self._trusted_waits(
-            f"{_WAITS} WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? AND j.quarantine IS NULL"
-            " ORDER BY w.deadline, j.id, w.name LIMIT ?",
-            [now, limit],
-        )
+        where = f"{_TIMED} AND w.deadline <= ? ORDER BY w.deadline, j.id, w.name LIMIT ?"
+        return self._trusted_waits(f"{_WAITS} WHERE {where}", (now, limit))
 
     def _trusted_waits(self, sql: str, values: Sequence[Any]) -> tuple[list[contract.Wait], set[str]]:
         rows = [raw_wait(row[0], row[1:], self.seal) for row in self.page(sql, values, _PAYLOAD, _BODY)]
         return [wait for wait, sound in rows if sound], {wait.journal for wait, sound in rows if not sound}
 
     def next_due(self) -> int | None:
-        wait = self.one(
-            "SELECT w.deadline FROM waits w JOIN journals j ON j.no = w.journal"
-            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND j.quarantine IS NULL ORDER BY w.deadline LIMIT 1"
-        )
+        places = "waits w JOIN journals j ON j.no = w.journal"
+        wait = self.one(f"SELECT w.deadline FROM {places} WHERE {_TIMED} ORDER BY w.deadline LIMIT 1")
         return earliest(wait, self.notifications.next_due())
 
     def blob(self, digest: str) -> bytes | None:
@@ -640,11 +607,9 @@ class SqliteReader(SqliteTables):
             return None
         if found is None:
             return None
-        latest = self.one(
-            f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key"  # constants
-            " WHERE journal = ? AND key >= ? AND key < ? AND pending = 0 ORDER BY input DESC LIMIT 1",
-            *(found.no, prefix, after_prefix(prefix)),
-        )
+        where = "journal = ? AND key >= ? AND key < ? AND pending = 0 ORDER BY input DESC LIMIT 1"
+        sql = f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key WHERE {where}"
+        latest = self.one(sql, found.no, prefix, after_prefix(prefix))
         try:
             first, entries = self.input(journal, 1), self.tail(journal, tail)
             newest = None if latest is None else _sound_input(journal, input_row(latest))
@@ -700,9 +665,8 @@ class SqliteReader(SqliteTables):
             yield journal, row, _sound(row)
 
     def raw_aliases(self) -> Iterator[tuple[str, str, int]]:
-        yield from self.db.execute(
-            "SELECT j.id, a.key, a.input FROM input_aliases a JOIN journals j ON j.no = a.journal"
-        )
+        sql = "SELECT j.id, a.key, a.input FROM input_aliases a JOIN journals j ON j.no = a.journal"
+        yield from self.db.execute(sql)
 
 
 def open_waits_query(kind: str, now: int, before: tuple[int, str, str] | None, limit: int) -> tuple[str, list[Any]]:

@@ -5,6 +5,7 @@ Reads for a caller compare checksums; a transaction that only moves rows does no
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from zlib import crc32
 
@@ -23,7 +24,7 @@ from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.waits import EVERY_AGENT, StoredRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.errors import StoreError
     from holdfast.store.contract import JournalRow
@@ -66,9 +67,7 @@ class SqliteTables:
         taken = 0
         cursor = self.db.execute(sql, values)
         for row in cursor:
-            taken += len(row[column] or b"")
-            if also is not None:
-                taken += len(row[also] or b"")
+            taken += len(row[column] or b"") + (0 if also is None else len(row[also] or b""))
             if rows and taken > self.page_bytes:
                 break
             rows.append(row)
@@ -144,9 +143,15 @@ def earliest(*times: int | None) -> int | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def _insert_into(table: str, columns: str, verb: str = "INSERT") -> str:
+def insert_into(table: str, columns: str, verb: str = "INSERT") -> str:
+    """The statement that adds a row with these columns."""
     places = ", ".join("?" * len(columns.split(",")))
     return f"{verb} INTO {table} ({columns}) VALUES ({places})"
+
+
+def update_of(table: str, key: str, *columns: str) -> tuple[str, Callable[[Any], tuple[Any, ...]]]:
+    """The statement that writes these columns of a row, and the function that gives their values."""
+    return f"UPDATE {table} SET {' = ?, '.join(columns)} = ? WHERE {key} = ?", attrgetter(*columns, key)
 
 
 def _crc(*said: object) -> int:
@@ -157,7 +162,7 @@ def _crc(*said: object) -> int:
 
 _RULE_COLUMNS: Final = "id, agent, body, digest, author, at, removed_by, removed_at, crc, mac"
 SELECT_RULES: Final = f"SELECT {_RULE_COLUMNS} FROM rules"  # constants
-_INSERT_RULE: Final = _insert_into("rules", _RULE_COLUMNS)
+_INSERT_RULE: Final = insert_into("rules", _RULE_COLUMNS)
 _RULE_BODY: Final = 2
 IN_FORCE_QUERY: Final = (
     # The named index holds only rules in force.
@@ -193,10 +198,8 @@ class RuleTable(_CheckedTable[StoredRule]):
 
     def remove(self, rule: StoredRule) -> None:
         """Write who removed the rule, and when. The row gets a new checksum, even if it was damaged."""
-        self._run(
-            "UPDATE rules SET removed_by = ?, removed_at = ?, crc = ?, mac = ? WHERE id = ?",
-            *(rule.removed_by, rule.removed_at, rule_crc(rule), self._mac(rule), rule.id),
-        )
+        sql = "UPDATE rules SET removed_by = ?, removed_at = ?, crc = ?, mac = ? WHERE id = ?"
+        self._run(sql, rule.removed_by, rule.removed_at, rule_crc(rule), self._mac(rule), rule.id)
 
     def reseal(self, rule: StoredRule) -> None:
         self._run("UPDATE rules SET mac = ? WHERE id = ?", self._mac(rule), rule.id)
@@ -211,7 +214,7 @@ class RuleTable(_CheckedTable[StoredRule]):
         return [self._sound(found) for found in self._tables.page(*query, _RULE_BODY)]
 
     def _mac(self, rule: StoredRule) -> bytes | None:
-        return None if self._tables.seal is None else self._tables.seal.of_rule(rule)
+        return None if self._tables.seal is None else self._tables.seal.of(rule)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[StoredRule, bool]:
         *columns, crc, mac = found
@@ -221,7 +224,7 @@ class RuleTable(_CheckedTable[StoredRule]):
         if not (texts and removed and type(rule.at) is int):  # a damaged or hostile file can hold anything
             return StoredRule(rule.id, str(rule.agent), str(rule.body), str(rule.digest), str(rule.by), 0), False
         seal = self._tables.seal
-        return rule, rule_crc(rule) == crc and (seal is None or seal.matches_rule(rule, mac))
+        return rule, rule_crc(rule) == crc and (seal is None or seal.matches(rule, mac))
 
     def _error(self, damaged: StoredRule) -> StoreError:
         return RuleCorrupt(damaged.id, damaged.agent)
@@ -235,7 +238,7 @@ def rule_crc(of: StoredRule) -> int:
 # ---- memories ------------------------------------------------------------------------------------------------------
 
 _PUT_MEMORY: Final = (
-    _insert_into("memories", "scope, key, version, value, created, updated, expires, author, size, crc")
+    insert_into("memories", "scope, key, version, value, created, updated, expires, author, size, crc")
     + " ON CONFLICT (scope, key) DO UPDATE SET version = excluded.version, value = excluded.value,"
     " created = excluded.created, updated = excluded.updated, expires = excluded.expires,"
     " author = excluded.author, size = excluded.size, crc = excluded.crc"
@@ -246,7 +249,7 @@ _ENTRIES: Final = (
     " m.expires, CAST(m.author AS BLOB), m.crc FROM memories m"
 )
 _CHANGE_COLUMNS: Final = "scope, key, version, change, value, at, author, expires"
-_INSERT_CHANGE: Final = _insert_into("memory_changes", _CHANGE_COLUMNS)
+_INSERT_CHANGE: Final = insert_into("memory_changes", _CHANGE_COLUMNS)
 _CHANGE_VALUE: Final = 4
 _UNEXPIRED: Final = "(m.expires IS NULL OR m.expires > ?)"
 _AFTER_ALL_KEYS: Final = "\U0010ffff"
@@ -292,10 +295,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         """Add to the history of an entry, which keeps its last `keep` changes."""
         self._run(_INSERT_CHANGE, *astuple(change))
         # Each change takes the next version, so versions count the changes.
-        self._run(
-            "DELETE FROM memory_changes WHERE scope = ? AND key = ? AND version <= ?",
-            *(change.scope, change.key, change.version - keep),
-        )
+        sql = "DELETE FROM memory_changes WHERE scope = ? AND key = ? AND version <= ?"
+        self._run(sql, change.scope, change.key, change.version - keep)
 
     def expired(self, now: int, limit: int) -> list[MemoryEntry]:
         sql = f"{_ENTRIES} WHERE m.expires IS NOT NULL AND m.expires <= ? ORDER BY m.expires, m.id LIMIT ?"
@@ -386,8 +387,11 @@ def _memory_crc(of: MemoryEntry) -> int:
 # ---- notifications -------------------------------------------------------------------------------------------------
 
 _NOTIFICATION_COLUMNS: Final = ", ".join((*Notification.__struct_fields__, "crc"))
-_INSERT_NOTIFICATION: Final = _insert_into("notifications", _NOTIFICATION_COLUMNS)
+_INSERT_NOTIFICATION: Final = insert_into("notifications", _NOTIFICATION_COLUMNS)
 SELECT_NOTIFICATIONS: Final = f"SELECT {_NOTIFICATION_COLUMNS} FROM notifications"  # constants
+_SAVE_NOTIFICATION, _state_of = update_of(
+    "notifications", "id", "state", "attempts", "due", "updated", "input", "run", "reason", "woken"
+)
 _NOTICE_BODY: Final = 5
 _READY: Final = "state = 'queued' AND due <= ? AND (expires IS NULL OR expires > ?)"
 NEXT_NOTIFICATIONS_QUERY: Final = (
@@ -423,20 +427,12 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def save(self, notification: Notification) -> None:
         """Update the state. The content never changes."""
-        self._run(
-            "UPDATE notifications SET state = ?, attempts = ?, due = ?, updated = ?, input = ?, run = ?, reason = ?,"
-            " woken = ? WHERE id = ?",
-            *(notification.state, notification.attempts, notification.due, notification.updated),
-            *(notification.input, notification.run, notification.reason, notification.woken, notification.id),
-        )
+        self._run(_SAVE_NOTIFICATION, *_state_of(notification))
 
     def bury(self, journal: str, reason: str, now: int) -> None:
         """Mark all open notifications of a journal dead, without reading their texts."""
-        self._run(
-            "UPDATE notifications SET state = 'dead', reason = ?, updated = ?, woken = 1"
-            " WHERE journal = ? AND state IN ('queued', 'claimed')",
-            *(reason, now, journal),
-        )
+        sql = "UPDATE notifications SET state = 'dead', reason = ?, updated = ?, woken = 1"
+        self._run(f"{sql} WHERE journal = ? AND state IN ('queued', 'claimed')", reason, now, journal)
 
     def purge(self, before: int, limit: int) -> Purged:
         """Remove finished notifications last changed at or before `before`, the oldest first."""
@@ -492,10 +488,9 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def next_due(self) -> int | None:
         """Earliest due or expiry time."""
-        due = self._one("SELECT due FROM notifications WHERE state = 'queued' AND woken = 0 ORDER BY due LIMIT 1")
-        expires = self._one(
-            "SELECT expires FROM notifications WHERE state = 'queued' AND expires IS NOT NULL ORDER BY expires LIMIT 1"
-        )
+        queued = "FROM notifications WHERE state = 'queued'"
+        due = self._one(f"SELECT due {queued} AND woken = 0 ORDER BY due LIMIT 1")
+        expires = self._one(f"SELECT expires {queued} AND expires IS NOT NULL ORDER BY expires LIMIT 1")
         return earliest(due, expires)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[Notification, bool]:
@@ -516,7 +511,7 @@ def _notification_crc(of: Notification) -> int:
 
 _ATTACHMENT_COLUMNS: Final = ", ".join(StoredAttachment.__struct_fields__)
 _SELECT_ATTACHMENTS: Final = f"SELECT {_ATTACHMENT_COLUMNS} FROM attachments"  # constants
-_PUT_ATTACHMENT: Final = _insert_into("attachments", _ATTACHMENT_COLUMNS, "INSERT OR REPLACE")
+_PUT_ATTACHMENT: Final = insert_into("attachments", _ATTACHMENT_COLUMNS, "INSERT OR REPLACE")
 _SESSION_ATTACHMENTS: Final = "SELECT 1 FROM attachments a JOIN journals j ON j.id = a.session"
 _REFERENCES: Final = "SELECT 1 FROM refs r JOIN journals j ON j.no = r.journal WHERE r.digest = ?"
 _UNUSED_BLOBS: Final = (
@@ -586,7 +581,7 @@ class AttachmentTable(_Table):
 # ---- refusals and terms --------------------------------------------------------------------------------------------
 
 _REFUSAL_COLUMNS: Final = "id, journal, agent, key, at, error, message, nth"
-_INSERT_REFUSAL: Final = _insert_into("refusals", _REFUSAL_COLUMNS)
+_INSERT_REFUSAL: Final = insert_into("refusals", _REFUSAL_COLUMNS)
 
 
 class AdmissionTable(_Table):
@@ -629,7 +624,7 @@ _NO_AGENT: Final = ""
 """The agent of journals without one."""
 _SPEND_COLUMNS: Final = ", ".join(Spend.__struct_fields__)
 _ADD_SPEND: Final = (
-    _insert_into("spending", f"agent, day, {_SPEND_COLUMNS}")
+    insert_into("spending", f"agent, day, {_SPEND_COLUMNS}")
     + " ON CONFLICT (agent, day) DO UPDATE SET "
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in Spend.__struct_fields__)
 )
@@ -690,7 +685,7 @@ class SpendingTable(_Table):
 
 _TOMBSTONE_COLUMNS: Final = ", ".join((*Tombstone.__struct_fields__, "crc"))
 _SELECT_TOMBSTONES: Final = f"SELECT {_TOMBSTONE_COLUMNS} FROM tombstones"  # constants
-_INSERT_TOMBSTONE: Final = _insert_into("tombstones", _TOMBSTONE_COLUMNS)
+_INSERT_TOMBSTONE: Final = insert_into("tombstones", _TOMBSTONE_COLUMNS)
 _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' AND at BETWEEN 1 AND ? - 1"
 _spent_decoder: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
 

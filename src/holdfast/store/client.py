@@ -230,7 +230,8 @@ class Store:
         before, or is not resolved.
         """
         try:
-            check_int("head", head)
+            if type(head) is not int or not 0 <= head <= MAX_INT:
+                check_int("head", head)
             kept = _list_of("records", added, "a list of records")
             if not kept:
                 raise errors.InvalidArgument("records", added, "at least one record")

@@ -9,6 +9,7 @@ A read fetches each statement completely, so that no snapshot stays open and pin
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import contains
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
@@ -50,7 +51,13 @@ WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, c
 _INSERT_JOURNAL: Final = insert_into("journals", JOURNAL_COLUMNS)
 _INSERT_INPUT: Final = insert_into("inputs", f"journal, {INPUT_COLUMNS}")
 _SAVE_WAIT: Final = insert_into("waits", f"journal, {WAIT_COLUMNS}", "INSERT OR REPLACE")
-_TEXTS: Final = frozenset(("id", "agent", "owner", "quarantine", "parent", "role", "session"))
+_TEXTS: Final = frozenset(("agent", "owner", "quarantine", "parent", "role", "session"))
+_TYPES: Final[dict[str, frozenset[type]]] = {
+    **dict.fromkeys(contract.JournalRow.__struct_fields__, frozenset((int,))),
+    **dict.fromkeys(_TEXTS, frozenset((str, type(None)))),
+    **dict.fromkeys(("id", "kind", "status"), frozenset((str,))),
+}
+"""The types of the columns of a journal, in their order."""
 _IN_PLACE: Final = {"id": "unreadable", "kind": "session", "status": "failed"}
 """Replacements for damaged values; for others, None or 0."""
 _LEASE: Final = ("epoch", "owner", "expires", "mono_expires", "term", "seen")
@@ -353,30 +360,29 @@ def journal_row(found: Sequence[Any]) -> contract.JournalRow:
 
     A damaged or hostile file can hold anything: impossible values are replaced, and quarantine the journal.
     """
-    columns: dict[str, Any] = dict(zip(contract.JournalRow.__struct_fields__, found, strict=True))
-    damaged = {name: value for name, value in columns.items() if not _fits(name, value)}
+    row = contract.JournalRow(*found)
+    typed = all(map(contains, _TYPES.values(), map(type, found)))
+    if not typed or row.kind not in records.JOURNAL_KINDS or row.status not in records.STATUSES:
+        _mend(row)
+    row.owner = None if row.owner is None else owner_of(row.owner)
+    row.revoked = bool(row.revoked)
+    return row
+
+
+def _mend(row: Any) -> None:
+    columns = {name: getattr(row, name) for name in _TYPES}
+    damaged = {name: value for name, value in columns.items() if type(value) not in _TYPES[name]}
+    for name, words in (("kind", records.JOURNAL_KINDS), ("status", records.STATUSES)):
+        if columns[name] not in words:
+            damaged[name] = columns[name]
     for name in damaged:
-        columns[name] = _IN_PLACE.get(name, None if name in _TEXTS else 0)
-    if damaged and columns["quarantine"] is None:
+        setattr(row, name, _IN_PLACE.get(name, None if name in _TEXTS else 0))
+    if row.quarantine is None:
         name, value = next(iter(damaged.items()))
-        columns["quarantine"] = f"its column {name} holds {value!a:.60}, which no journal has"
-    columns["owner"] = None if columns["owner"] is None else owner_of(columns["owner"])
-    columns["revoked"] = bool(columns["revoked"])
-    return contract.JournalRow(*columns.values())
+        row.quarantine = f"its column {name} holds {value!a:.60}, which no journal has"
 
 
-def _fits(name: str, value: object) -> bool:
-    kind = type(value)
-    if name in _TEXTS:
-        return kind is str or (value is None and name != "id")
-    if name == "kind":
-        return value in records.JOURNAL_KINDS
-    if name == "status":
-        return value in records.STATUSES
-    return kind is int
-
-
-def owner_of(text: str) -> contract.Owner:
+def owner_of(text: Any) -> contract.Owner:
     """The owner in a column; an unreadable one becomes an owner that is neither alive nor gone."""
     try:
         return _owner_decoder.decode(text)

@@ -305,8 +305,10 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
     def forget_expired_values(self, now: int, limit: int) -> int:
         """Remove expired values from the history; answers how many."""
         sql = "SELECT id FROM memory_changes WHERE expires IS NOT NULL AND value IS NOT NULL AND expires <= ? LIMIT ?"
-        self._run(f"UPDATE memory_changes SET value = NULL WHERE id IN ({sql})", now, limit)
-        return self._db.changes()
+        rows = self._all(sql, now, limit)
+        for (number,) in rows:  # without any, the transaction writes nothing
+            self._run("UPDATE memory_changes SET value = NULL WHERE id = ?", number)
+        return len(rows)
 
     def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
         """The entry; `MemoryCorrupt` if it is damaged."""
@@ -436,9 +438,10 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def purge(self, before: int, limit: int) -> Purged:
         """Remove finished notifications last changed at or before `before`, the oldest first."""
-        self._run(f"DELETE FROM notifications WHERE id IN ({PURGE_NOTIFICATIONS_QUERY})", before, limit)
-        removed = self._db.changes()
-        return Purged(removed, removed >= limit)
+        found = self._all(PURGE_NOTIFICATIONS_QUERY, before, limit)
+        for (number,) in found:  # without any, the transaction writes nothing
+            self._run("DELETE FROM notifications WHERE id = ?", number)
+        return Purged(len(found), len(found) >= limit)
 
     def claimed_by_input(self, journal: str, number: int) -> list[Notification]:
         return self._each("WHERE state = 'claimed' AND journal = ? AND input = ?", journal, number)

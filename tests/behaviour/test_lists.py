@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.records import Done, Ended, Opened, Parked, Started, Status, next_status, touches_lists
 from holdfast.store.contract import JournalFilter
-from holdfast.store.sqlite.reader import WORK_QUERY, list_query
+from holdfast.store.sqlite.rows import WORK_QUERY, list_query
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,7 +30,7 @@ from holdfast.store.lease import current_owner
 from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
 from holdfast.store.notifications import OPEN, has_expired, may_carry
-from holdfast.store.retention import CollectionBasis
+from holdfast.store.retention import CollectionBasis, Purged
 from holdfast.store.spending import NO_SPEND
 from holdfast.store.sqlite.tables import earliest
 from holdfast.store.transaction import Transaction
@@ -92,12 +92,12 @@ class NotificationTable:
             if found.state in OPEN:
                 self.save(replace(found, state="dead", reason=reason, updated=now, woken=True))
 
-    def purge(self, before: int, limit: int) -> int:
+    def purge(self, before: int, limit: int) -> Purged:
         over = [found for found in self._kept.values() if found.state in FINISHED and found.updated <= before]
         gone = sorted(over, key=lambda found: (found.updated, found.id))[:limit]
         for found in gone:
             del self._kept[found.id]
-        return len(gone)
+        return Purged(len(gone), len(gone) >= limit)
 
     def claimed_by_input(self, journal: str, number: int) -> list[Notification]:
         return [found for found in self._of(journal) if found.state == "claimed" and found.input == number]
@@ -560,9 +560,8 @@ class ModelDisk:
             end = bisect.bisect_left(found, where.before, key=lambda row: (row.updated, row.id))
         return [self._line(row) for row in found[max(end - limit, 0) : end][::-1]]
 
-    def find_journal(self, journal: str) -> Journal | None:
-        row = self._journals.get(journal)
-        return None if row is None else self._line(row)
+    def find_journal(self, journal: str) -> Journal:
+        return self._line(self._known(journal))
 
     def _line(self, row: JournalRow) -> Journal:
         return row.as_journal(records.metadata_in(self.first_record(row)))

@@ -16,8 +16,7 @@ from holdfast.store.audit import audit
 from holdfast.store.spending import DailySpend
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import load_seal
-from holdfast.store.sqlite.reader import SqliteReader, open_waits_query
-from holdfast.store.sqlite.rows import SqliteRows
+from holdfast.store.sqlite.rows import SqliteReader, SqliteRows, open_waits_query
 from holdfast.store.sqlite.tables import IN_FORCE_QUERY, SELECT_RULES, newest_query
 from holdfast.store.sqlite.writer import connect_writer
 

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast import records
 from holdfast.effects.keys import segment
 from holdfast.errors import RecordUnreadable
-from holdfast.records import (
-    Admitted,
-    Cancelled,
-    Done,
-    Ended,
-    Failed,
-    Grouped,
-    Handed,
-    Intended,
-    Opened,
-    Resumed,
-    Started,
-    Unknown,
-    blobs_of,
-    next_status,
-    touches_lists,
-)
 from holdfast.store.attachments import audit_attachments
 from holdfast.store.memories import audit_memories
 from holdfast.store.notifications import audit_notifications
@@ -36,7 +20,6 @@ from holdfast.store.waits import audit_rules
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from holdfast.records import Outcome, Record, Status
     from holdfast.store.contract import JournalRow, RawRecord, Reader
     from holdfast.store.spending import SpendOf
 
@@ -77,8 +60,7 @@ def audit(
     for journal, row, _ in look.each("inputs", reader.raw_inputs()):
         inputs.setdefault(journal, {})[row.input] = row.pending
     rows = list(look.each("journals", reader.raw_journals()))
-    heads = {row.id: row.head for row in rows}
-    numbers = {row.id: row.no for row in rows}
+    by_id = {row.id: row for row in rows}
     ended: dict[str, set[str]] = {}
     tally = None if spend_of is None else SpendingAudit(reader, spend_of)
     for done, row in enumerate(rows):
@@ -90,10 +72,10 @@ def audit(
         audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}), tally)
         look.take(f"records of {row.id}", _from(audited.run, reader.raw_records(row.id)))
         ended[row.id] = audited.ended
-        look.take("forks", _audit_fork(row, heads, numbers))
+        look.take("forks", _audit_fork(row, by_id))
     look.take("references to attachments", _audit_references(references, blobs))
     look.take("waits and inputs", _audit_checksums(reader))
-    look.take("answers", _audit_answers(reader, heads, inputs))
+    look.take("answers", _audit_answers(reader, {row.id: row.head for row in rows}, inputs))
     for section, violated in (
         ("notifications", lambda: audit_notifications(reader, rows, inputs, ended)),
         ("memory", lambda: audit_memories(reader)),
@@ -171,11 +153,12 @@ class _AuditFindings:
         ]
 
 
-def _audit_fork(row: JournalRow, heads: dict[str, int], numbers: dict[str, int]) -> Iterator[Finding]:
+def _audit_fork(row: JournalRow, by_id: dict[str, JournalRow]) -> Iterator[Finding]:
     """A fork continues an existing record of its parent, and is younger than its parent."""
-    if row.parent is not None and numbers.get(row.parent, 0) >= row.no:
+    above = None if row.parent is None else by_id.get(row.parent)
+    if above is not None and above.no >= row.no:
         yield "fork", row.id, f"is a fork of {row.parent!r}, which was made after it"
-    if row.parent is not None and not 1 <= row.parent_seq <= heads.get(row.parent, 0):
+    if row.parent is not None and not 1 <= row.parent_seq <= (0 if above is None else above.head):
         yield "fork", row.id, f"goes on after record {row.parent_seq} of {row.parent!r}, which is not there"
 
 
@@ -205,194 +188,162 @@ def _audit_answers(reader: Reader, heads: dict[str, int], inputs: dict[str, dict
             yield "input", f"{journal}/key {key}", f"stands for input {number}, which is not there"
 
 
+@dataclass(slots=True)
 class _JournalAudit:
-    def __init__(
-        self,
-        row: JournalRow,
-        blobs: dict[str, bool],
-        references: set[tuple[str, str, int]],
-        inputs: dict[int, bool],
-        tally: SpendingAudit | None = None,
-    ) -> None:
-        self._row = row
-        self._blobs = blobs
-        self._references = references
-        self._inputs = inputs
-        self._tally = tally
-        self._found: list[Finding] = []
-        self._seq = row.base
-        """Records up to `base` were trimmed; no run in them continues after it."""
-        self._epoch = 0
-        self._status: Status = "idle"
-        self._updated = 0
-        self._intended: set[str] = set()
-        self._settled: set[str] = set()
-        self._started: set[str] = set()
-        self.ended: set[str] = set()
-        self._groups: set[str] = set()
-        self._closed_scopes: set[str] = set()
-        self._admitted: set[int] = set()
-        self._opened: Opened | None = None
-        self._agent: str | None = row.agent if row.base else None
-        """The agent by its records; a trimmed journal has lost its first record."""
+    row: JournalRow
+    blobs: dict[str, bool]
+    references: set[tuple[str, str, int]]
+    inputs: dict[int, bool]
+    tally: SpendingAudit | None
+    found: list[Finding] = field(default_factory=list[Finding])
+    seq: int = 0
+    epoch: int = 0
+    status: records.Status = "idle"
+    updated: int = 0
+    intended: set[str] = field(default_factory=set[str])
+    settled: set[str] = field(default_factory=set[str])
+    started: set[str] = field(default_factory=set[str])
+    ended: set[str] = field(default_factory=set[str])
+    groups: set[str] = field(default_factory=set[str])
+    closed_scopes: set[str] = field(default_factory=set[str])
+    admitted: set[int] = field(default_factory=set[int])
+    opened: records.Opened | None = None
+    agent: str | None = None
+    """The agent by its records."""
 
     def run(self, raw: Iterator[RawRecord]) -> list[Finding]:
-        if self._tally is not None:
-            self._tally.begin(self._row)
+        if self.row.base:  # records up to `base` were trimmed, with the agent; no run in them continues after it
+            self.seq, self.agent = self.row.base, self.row.agent
+        if self.tally is not None:
+            self.tally.begin(self.row)
         for entry in raw:
-            self._place(entry)
+            if entry.seq != self.seq + 1:
+                self._report("gap", entry.seq, f"follows record {self.seq}")
+            if entry.epoch < self.epoch:
+                self._report("epoch", entry.seq, f"epoch {entry.epoch} after {self.epoch}")
+            self.seq, self.epoch = entry.seq, max(self.epoch, entry.epoch)
             if not entry.sound:
                 self._report("checksum", entry.seq, "the record does not match its checksum")
                 continue
             try:
                 record = records.decode(entry.body)
                 # A handoff record still belongs to the old agent, an opening record to the new one.
-                agent = record.agent if isinstance(record, Opened) else self._agent
-                self._content(entry.seq, record)
-                if self._tally is not None:
-                    self._tally.add(agent, entry.pos, record)
+                agent = record.agent if isinstance(record, records.Opened) else self.agent
+                self._audit_lists(entry.seq, record)
+                self._audit_story(entry.seq, record)
+                if self.tally is not None:
+                    self.tally.add(agent, entry.pos, record)
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
-        self._summary()
-        return self._found
+        self._audit_row()
+        return self.found
 
     def _report(self, rule: str, seq: int, detail: str) -> None:
-        self._found.append((rule, f"{self._row.id}/{seq}", detail))
+        self.found.append((rule, f"{self.row.id}/{seq}", detail))
 
-    def _place(self, entry: RawRecord) -> None:
-        if entry.seq != self._seq + 1:
-            self._report("gap", entry.seq, f"follows record {self._seq}")
-        if entry.epoch < self._epoch:
-            self._report("epoch", entry.seq, f"epoch {entry.epoch} after {self._epoch}")
-        self._seq = entry.seq
-        self._epoch = max(self._epoch, entry.epoch)
-
-    def _content(self, seq: int, record: Record) -> None:
-        if (seq == 1) != isinstance(record, Opened):
+    def _audit_lists(self, seq: int, record: records.Record) -> None:
+        if (seq == 1) != isinstance(record, records.Opened):
             self._report("opening", seq, "a journal begins with exactly one 'opened' record")
-        self._status = next_status(self._status, record)
-        if touches_lists(record):
-            self._updated = record.at
-        for blob in blobs_of(record):
-            if blob.digest not in self._blobs:
+        self.status = records.next_status(self.status, record)
+        if records.touches_lists(record):
+            self.updated = record.at
+        for blob in records.blobs_of(record):
+            if blob.digest not in self.blobs:
                 self._report("blob", seq, f"refers to {blob.digest}, which is not there")
-            if (blob.digest, self._row.id, seq) not in self._references:
+            if (blob.digest, self.row.id, seq) not in self.references:
                 self._report("blob", seq, f"its reference to {blob.digest} is not listed")
-        self._story(seq, record)
 
-    def _story(self, seq: int, record: Record) -> None:
+    def _audit_story(self, seq: int, record: records.Record) -> None:
         match record:
-            case Opened():
-                self._opened = self._opened or record
-                self._agent = self._opened.agent
-            case Handed():
-                self._hand(seq, record)
-            case Started() | Resumed():
-                self._begin(seq, record.run)
-            case Intended():
-                self._intent(seq, record)
-            case Done() | Failed() | Unknown() | Cancelled():
-                self._outcome(seq, record)
-            case Ended():
+            case records.Opened():
+                self.opened = self.opened or record
+                self.agent = self.opened.agent
+            case records.Handed(key=key):
+                if record.by != self.agent:
+                    self._report("handoff", seq, f"it was handed over by {record.by!r}, but {self.agent!r} had it")
+                if key not in self.settled:
+                    self._report("handoff", seq, f"{key!r} asked for it, and has no outcome")
+                self.agent = record.agent
+            case records.Started(run=run) | records.Resumed(run=run):
+                if run in self.ended:
+                    self._report("terminal", seq, f"the run {run!r} goes on, but it had ended")
+                self.started.add(run)
+            case records.Intended(key=key):
+                self._run_is_open(seq, key)
+                self._once(self.intended, key, "intent", seq, f"{key!r} was intended before")
+                if key in self.settled:
+                    self._report("intent", seq, f"{key!r} had an outcome before it was intended")
+            case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
+                key = record.key
+                self._run_is_open(seq, key)
+                if isinstance(record, records.Cancelled) and key in (self.settled | self.groups):
+                    return  # the code was cancelled before it saw the outcome
+                self._once(self.settled, key, "outcome", seq, f"{key!r} has two outcomes")
+                if getattr(record, "ask", None) is None and key not in self.intended:
+                    self._report("intent", seq, f"{key!r} has an outcome, but was neither asked nor intended")
+            case records.Ended():
                 self._end(seq, record)
-            case Grouped():
-                self._groups.add(record.key)
-                if record.key in self._settled | self._intended:
-                    self._report("outcome", seq, f"{record.key!r} is both a group and an effect")
-            case Admitted():
-                self._admission(seq, record)
+            case records.Grouped(key=key):
+                self.groups.add(key)
+                if key in self.settled | self.intended:
+                    self._report("outcome", seq, f"{key!r} is both a group and an effect")
+            case records.Admitted(input=number):
+                if number in self.admitted:
+                    self._report("input", seq, f"input {number} was admitted before")
+                self.admitted.add(number)
+                if self.inputs.get(number, True):
+                    self._report("input", seq, f"input {number} is missing, or still pending")
             case _:
                 pass
 
-    def _begin(self, seq: int, run: str) -> None:
-        if run in self.ended:
-            self._report("terminal", seq, f"the run {run!r} goes on, but it had ended")
-        self._started.add(run)
-
-    def _hand(self, seq: int, record: Handed) -> None:
-        if record.by != self._agent:
-            self._report("handoff", seq, f"it was handed over by {record.by!r}, but {self._agent!r} had it")
-        if record.key not in self._settled:
-            self._report("handoff", seq, f"{record.key!r} asked for it, and has no outcome")
-        self._agent = record.agent
-
-    def _intent(self, seq: int, record: Intended) -> None:
-        self._run_is_open(seq, record.key)
-        self._once(self._intended, record.key, "intent", seq, f"{record.key!r} was intended before")
-        if record.key in self._settled:
-            self._report("intent", seq, f"{record.key!r} had an outcome before it was intended")
-
-    def _outcome(self, seq: int, record: Outcome) -> None:
-        self._run_is_open(seq, record.key)
-        if isinstance(record, Cancelled) and record.key in (self._settled | self._groups):
-            return  # the code was cancelled before it saw the outcome
-        self._once(self._settled, record.key, "outcome", seq, f"{record.key!r} has two outcomes")
-        if getattr(record, "ask", None) is None and record.key not in self._intended:
-            self._report("intent", seq, f"{record.key!r} has an outcome, but was neither asked nor intended")
-
     def _run_is_open(self, seq: int, key: str) -> None:
-        if key.partition("/")[0] in self._closed_scopes:
+        if key.partition("/")[0] in self.closed_scopes:
             self._report("terminal", seq, f"{key!r} belongs to a run that had ended")
 
-    def _end(self, seq: int, record: Ended) -> None:
+    def _end(self, seq: int, record: records.Ended) -> None:
         self._once(self.ended, record.run, "terminal", seq, f"the run {record.run!r} ended before")
-        if record.unstarted and record.run in self._started:
+        if record.unstarted and record.run in self.started:
             self._report("terminal", seq, f"the run {record.run!r} is said to end before it began, but it had begun")
         scope = segment(record.run)
-        self._closed_scopes.add(scope)
-        for key in sorted(self._intended - self._settled):
-            if key.startswith(f"{scope}/") and not self._below_settled(key):
+        self.closed_scopes.add(scope)
+        for key in sorted(self.intended - self.settled):
+            parts = key.split("/")
+            below_settled = any("/".join(parts[:n]) in self.settled for n in range(1, len(parts)))
+            if parts[0] == scope and len(parts) > 1 and not below_settled:
                 self._report("terminal", seq, f"the run ended, but {key!r} was intended and never settled")
 
-    def _below_settled(self, key: str) -> bool:
-        parents = key.split("/")
-        return any("/".join(parents[:n]) in self._settled for n in range(1, len(parents)))
-
-    def _admission(self, seq: int, record: Admitted) -> None:
-        if record.input in self._admitted:
-            self._report("input", seq, f"input {record.input} was admitted before")
-        self._admitted.add(record.input)
-        if self._inputs.get(record.input, True):
-            self._report("input", seq, f"input {record.input} is missing, or still pending")
-
-    def _once(self, seen: set[Any], key: str, rule: str, seq: int, detail: str) -> None:
+    def _once(self, seen: set[str], key: str, rule: str, seq: int, detail: str) -> None:
         if key in seen:
             self._report(rule, seq, detail)
         seen.add(key)
 
-    def _summary(self) -> None:
-        row = self._row
-        self._wakes()
-        for number, pending in self._inputs.items():
-            if not pending and number not in self._admitted and not row.base:
-                self._report("input", row.head, f"input {number} does not wait any more, but was never admitted")
-        if row.head != self._seq:
-            self._report("head", row.head, f"the journal says it ends at {row.head}, its last record is {self._seq}")
-        if row.epoch < self._epoch:
-            self._report("epoch", row.head, f"the lease is at {row.epoch}, a record at {self._epoch}")
-        broken = any(rule in {"checksum", "unreadable", "gap"} for rule, _, _ in self._found)
-        if self._tally is not None and (broken or row.head != self._seq):
-            self._tally.doubt(row.agent)
-            self._tally.doubt(self._agent)
-        told = self._updated > 0 or not row.base  # a trimmed journal may have lost its beginning
-        if told and not broken and (row.status, row.updated) != (self._status, self._updated):
-            self._report("list", row.head, f"listed as {row.status}, its records say {self._status}")
-        if not broken and row.agent != self._agent:
-            self._report("list", row.head, f"listed as one of {row.agent!r}, its records say {self._agent!r}")
-        first = self._opened
+    def _audit_row(self) -> None:
+        row, head, newest = self.row, self.row.head, max(self.inputs, default=0)
+        if not 0 <= row.seen <= row.wakes:
+            self._report("wakes", head, f"{row.seen} wakes were attended to, but there were {row.wakes}")
+        if newest > row.inputs:
+            self._report("input", head, f"{row.inputs} inputs were counted, but there is number {newest}")
+        if row.wakes < len(self.inputs):
+            self._report("wakes", head, f"it was woken {row.wakes} times, but it has {len(self.inputs)} inputs")
+        for number, pending in self.inputs.items():
+            if not pending and number not in self.admitted and not row.base:
+                self._report("input", head, f"input {number} does not wait any more, but was never admitted")
+        if head != self.seq:
+            self._report("head", head, f"the journal says it ends at {head}, its last record is {self.seq}")
+        if row.epoch < self.epoch:
+            self._report("epoch", head, f"the lease is at {row.epoch}, a record at {self.epoch}")
+        broken = any(rule in {"checksum", "unreadable", "gap"} for rule, _, _ in self.found)
+        if self.tally is not None and (broken or head != self.seq):
+            self.tally.doubt(row.agent)
+            self.tally.doubt(self.agent)
+        told = self.updated > 0 or not row.base  # a trimmed journal may have lost its beginning
+        if told and not broken and (row.status, row.updated) != (self.status, self.updated):
+            self._report("list", head, f"listed as {row.status}, its records say {self.status}")
+        if not broken and row.agent != self.agent:
+            self._report("list", head, f"listed as one of {row.agent!r}, its records say {self.agent!r}")
+        first = self.opened
         if first is not None and (row.parent, row.parent_seq) != (first.parent, first.parent_seq):
-            self._report("list", row.head, f"listed as a fork of {row.parent!r}, its records say {first.parent!r}")
+            self._report("list", head, f"listed as a fork of {row.parent!r}, its records say {first.parent!r}")
         if first is not None and (row.role, row.session) != (first.role, first.session):
             listed = f"with the role {row.role!r} for {row.session!r}"
-            self._report("list", row.head, f"listed {listed}, its records say {first.role!r} for {first.session!r}")
-
-    def _wakes(self) -> None:
-        row = self._row
-        if not 0 <= row.seen <= row.wakes:
-            self._report("wakes", row.head, f"{row.seen} wakes were attended to, but there were {row.wakes}")
-        if max(self._inputs, default=0) > row.inputs:
-            self._report(
-                "input", row.head, f"{row.inputs} inputs were counted, but there is number {max(self._inputs)}"
-            )
-        if row.wakes < len(self._inputs):
-            self._report("wakes", row.head, f"it was woken {row.wakes} times, but it has {len(self._inputs)} inputs")
+            self._report("list", head, f"listed {listed}, its records say {first.role!r} for {first.session!r}")

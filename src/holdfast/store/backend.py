@@ -74,8 +74,7 @@ class Backend:
         The future is done when the change is durable. `then` is called with it as soon as it is done, before its
         waiters go on.
         """
-        if self._closed or asyncio.get_running_loop() is not self._loop:
-            raise self._unusable()
+        self._check_usable()
         size = command.size()
         if self._queue_length() >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
@@ -110,13 +109,10 @@ class Backend:
             self._versions.advance()
 
     def _check_usable(self) -> None:
-        if self._closed or asyncio.get_running_loop() is not self._loop:
-            raise self._unusable()
-
-    def _unusable(self) -> HoldfastError:
         if self._closed:
-            return StoreClosed()
-        return UsageError("a store belongs to the event loop it was opened in; open it again in this one")
+            raise StoreClosed
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError("a store belongs to the event loop it was opened in; open it again in this one")
 
     async def read(self, query: Callable[[Reader], T]) -> T:
         """Run `query` on a consistent state, in a thread if it can block."""

@@ -13,38 +13,31 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import records
+from holdfast import errors, records
 from holdfast.effects.canonical import canonical
-from holdfast.errors import (
-    BlobCorrupt,
-    BlobMissing,
-    HoldfastError,
-    InvalidArgument,
-    InvalidValue,
-    JournalCorrupt,
-    JournalMissing,
-    JournalPruned,
-    MemoryCorrupt,
-    NotificationUnknown,
-    PayloadTooLarge,
-    StoreReadOnly,
-    WaitUnknown,
-)
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
 from holdfast.policy.limits import LEASE_MS
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
 from holdfast.secrets.redactor import Redactor
-from holdfast.store import attachments, memories, notifications, retention, spending, transaction, waits
-from holdfast.store.attachments import CHUNK, NO_SESSION, WINDOW, AttachmentSpool
-from holdfast.store.contract import WAIT_STATES, Journal, JournalFilter, Lease, Owner, Wait, blob_digest, input_digest
-from holdfast.store.inbox import MAX_MESSAGE, Accept, NoteRefusal, SetTerms, check_admission
+from holdfast.store import attachments, inbox, memories, notifications, retention, spending, transaction, waits
+from holdfast.store.attachments import AttachmentSpool
+from holdfast.store.contract import (
+    WAIT_STATES,
+    Call,
+    Journal,
+    JournalFilter,
+    Lease,
+    Owner,
+    Wait,
+    blob_digest,
+    input_digest,
+)
 from holdfast.store.lease import is_gone
 from holdfast.store.memories import MemoryPage
-from holdfast.store.notifications import NOTIFICATION_STATES, SETTLED_BY_HAND, Notification, Notify, check_notification
-from holdfast.store.retention import BLOB_GRACE_MS, COLLECT_BATCH, Collected
-from holdfast.store.spending import MAX_SPEND, DailySpend, check_spend_values, spend_by_day_of
-from holdfast.store.transaction import Append, Claim, Quarantine, Release, Renew
-from holdfast.store.waits import AddRule, StoredRule, rule_command
+from holdfast.store.notifications import Notification, Notify
+from holdfast.store.retention import Collected
+from holdfast.store.spending import DailySpend
+from holdfast.store.waits import AddRule, StoredRule
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -53,7 +46,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
-    from holdfast.store.attachments import PutAttachment, StoredAttachment
+    from holdfast.store.attachments import StoredAttachment
     from holdfast.store.backend import Backend
     from holdfast.store.contract import (
         Command,
@@ -74,7 +67,7 @@ if TYPE_CHECKING:
     from holdfast.store.notifications import NotificationState, SettledByHand
     from holdfast.store.retention import Purged, Tombstone
     from holdfast.store.spending import Spend, SpendOf
-    from holdfast.store.transaction import OpenJournal
+    from holdfast.store.transaction import Transaction
 
 
 T = TypeVar("T")
@@ -145,22 +138,26 @@ class Store:
             command = command.redact(self.redactor)
         return self._backend.submit(command, then)
 
+    def _call(self, function: Callable[[Transaction], T]) -> asyncio.Future[T]:
+        """Queue a command without texts."""
+        return self._submit(Call(function))
+
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
         """Read; quarantine the journal if it is corrupt."""
         check_id("journal id", journal)
         try:
             return await self._read(query)
-        except JournalCorrupt as error:
+        except errors.JournalCorrupt as error:
             where = f"record {error.seq}: " if error.seq else ""
-            with suppress(StoreReadOnly):  # the next process that can write finds the same
-                await self._submit(Quarantine(journal, f"{where}{error.reason}"))
+            with suppress(errors.StoreReadOnly):  # the next process that can write finds the same
+                await self._submit(transaction.Quarantine(journal, f"{where}{error.reason}"))
             raise
 
     async def _quarantine_all(self, journals: set[str], reason: str) -> None:
         """One damaged row must neither hide the others nor stop them."""
         for journal in sorted(journals):
-            with suppress(JournalMissing, StoreReadOnly):  # a notification may have no journal
-                await self._submit(Quarantine(journal, reason))
+            with suppress(errors.JournalMissing, errors.StoreReadOnly):  # a notification may have no journal
+                await self._submit(transaction.Quarantine(journal, reason))
 
     def _page(self, limit: int | None) -> int:
         page = self.limits.page
@@ -172,10 +169,7 @@ class Store:
         return self.clock.read().wall
 
     def _input_body(self, what: str, content: object) -> bytes:
-        body, limit = canonical(content), self.limits.input_bytes
-        if len(body) > limit:
-            raise PayloadTooLarge(what, len(body), limit)
-        return body
+        return _check_size(what, canonical(content), self.limits.input_bytes)
 
     # ---- journals ----
 
@@ -240,12 +234,12 @@ class Store:
                 check_int("head", head)
             kept = _list_of("records", added, "a list of records")
             if not kept:
-                raise InvalidArgument("records", added, "at least one record")
-            counted = () if spend is None else spend_by_day_of(spend, kept)
+                raise errors.InvalidArgument("records", added, "at least one record")
+            counted = () if spend is None else spending.spend_by_day_of(spend, kept)
             encode = records.encode_checked if checked else records.encode_readable
             command = self._append_command(_check_lease(lease), kept, head, patient, notify, counted, consume, encode)
             return self._submit(command, then)
-        except HoldfastError as refusal:
+        except errors.HoldfastError as refusal:
             return _failed_future(refusal)
 
     def append_own(
@@ -281,43 +275,28 @@ class Store:
         encode: Callable[[Record], bytes],
         *,
         tells_wakes: bool = False,
-    ) -> Append:
+    ) -> transaction.Append:
         limit = self.limits.record_bytes
         bodies: list[bytes] = []
         for record in added:
             if type(record) is Opened:
-                raise InvalidValue("$", "a journal is opened once, by open_journal")
+                raise errors.InvalidValue("$", "a journal is opened once, by open_journal")
             if type(record) is Handed and (not check_id("agent", record.agent) or len(bodies) + 1 < len(added)):
-                raise InvalidValue("$", "a handoff is the last record of its commit")
+                raise errors.InvalidValue("$", "a handoff is the last record of its commit")
             body = encode(record)
             if len(body) > limit:
-                raise PayloadTooLarge("a record", len(body), limit)
+                raise errors.PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)
-        return Append(
-            lease.journal,
-            lease.epoch,
-            head,
-            added,
-            bodies,
-            all(map(is_plain, added)),
-            patient,
-            self._check_notices(notify) if notify else (),
-            counted,
-            _check_wait_names(consume) if consume else (),
-            tells_wakes,
+        given = _list_of("notify", notify, "a list of notifications") if notify else ()
+        notices = tuple(notifications.check_notification(command, self.limits) for command in given)
+        return transaction.Append(
+            *(lease.journal, lease.epoch, head, added, bodies, all(map(is_plain, added)), patient),
+            *(notices, counted, _check_wait_names(consume) if consume else (), tells_wakes),
         )
-
-    def _check_notices(self, notify: Sequence[Notify]) -> tuple[Notify, ...]:
-        commands = _list_of("notify", notify, "a list of notifications")
-        return tuple(check_notification(command, self.limits) for command in commands)
 
     async def journal(self, journal: str) -> Journal:
         """One journal as in the lists; `JournalMissing` without one."""
-        found = await self._read_journal(journal, lambda reader: reader.find_journal(journal))
-        if found is None:
-            stone = await self.tombstone(journal)
-            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
-        return found
+        return await self._read_journal(journal, lambda reader: reader.find_journal(journal))
 
     async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         """A page of records with a sequence above `after`. A corrupt record quarantines the journal."""
@@ -355,7 +334,7 @@ class Store:
     async def quarantine(self, journal: str, reason: str) -> None:
         """Stop serving an untrustworthy journal."""
         check_id("journal id", journal)
-        await self._submit(Quarantine(journal, check_text("reason", reason)))
+        await self._submit(transaction.Quarantine(journal, check_text("reason", reason)))
 
     # ---- feed and lists ----
 
@@ -371,8 +350,8 @@ class Store:
 
     def read_position(self) -> asyncio.Future[int]:
         """The position of the newest record, after all commands queued so far."""
-        future = self._submit(transaction.ReadPosition())
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # an unread failure is no warning
+        future = self._call(lambda tx: tx.rows.last_position())
+        future.add_done_callback(_ignore_failure)
         return future
 
     async def journals(
@@ -441,11 +420,11 @@ class Store:
     async def poll_work(self, driven: Sequence[str]) -> WorkOverview:
         """All that a driver polls, in one read; `driven` are the journals whose wake counts it wants."""
         page, now = self.limits.page, self.clock.read()
-        return await self._read(
-            lambda reader: WorkOverview(
-                reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now)
-            )
-        )
+
+        def poll(reader: Reader) -> WorkOverview:
+            return WorkOverview(reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now))
+
+        return await self._read(poll)
 
     async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
         """Sessions, and processes with a role, that need a driver, with their present holder; oldest first.
@@ -465,19 +444,20 @@ class Store:
             check_id("journal id", journal)
             check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
             end = self.clock.read().mono + ttl_ms
-            return self._submit(Claim(journal, self.owner, ttl_ms), partial(self._note_claim, end))
-        except HoldfastError as refusal:
-            return _failed_future(refusal)
 
-    def _note_claim(self, end: int, claim: asyncio.Future[Lease]) -> None:
-        if not claim.cancelled() and claim.exception() is None:
-            lease = claim.result()
-            self._terms[lease.journal] = (lease.epoch, end)
+            def note(claim: asyncio.Future[Lease]) -> None:
+                if not claim.cancelled() and claim.exception() is None:
+                    self._terms[journal] = (claim.result().epoch, end)
+
+            return self._submit(transaction.Claim(journal, self.owner, ttl_ms), note)
+        except errors.HoldfastError as refusal:
+            return _failed_future(refusal)
 
     async def renew(self, lease: Lease) -> None:
         """Extend the lease by another term; `Fenced` if it has moved on."""
         begun = self.clock.read().mono
-        await self._submit(Renew(_check_lease(lease)))
+        _check_lease(lease)
+        await self._call(lambda tx: transaction.renew(tx, lease))
         self._terms[lease.journal] = (lease.epoch, begun + lease.ttl_ms)
 
     def surely_holds(self, lease: Lease) -> bool:
@@ -498,8 +478,8 @@ class Store:
             _check_optional(check_int, "seen", seen)
             if self._terms.get(_check_lease(lease).journal, (0, 0))[0] == lease.epoch:
                 del self._terms[lease.journal]
-            return self._submit(Release(lease, seen))
-        except HoldfastError as refusal:
+            return self._submit(transaction.Release(lease, seen))
+        except errors.HoldfastError as refusal:
             return _failed_future(refusal)
 
     async def holder(self, journal: str) -> Owner | None:
@@ -513,7 +493,7 @@ class Store:
     def owner_gone(self, owner: Owner) -> bool:
         """True if the process of this owner has certainly ended, so that its leases can be claimed at once."""
         if not isinstance(owner, Owner):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("owner", owner, "the owner of a lease")
+            raise errors.InvalidArgument("owner", owner, "the owner of a lease")
         return is_gone(owner)
 
     # ---- inbox ----
@@ -568,16 +548,14 @@ class Store:
         try:
             opening = _open_journal(journal, kind, agent, role, session)
             if metadata is not None:
-                body, limit = canonical(metadata), self.limits.inline_bytes
-                if len(body) > limit:
-                    raise PayloadTooLarge("the metadata of the session", len(body), limit)
+                body = _check_size("the metadata of the session", canonical(metadata), self.limits.inline_bytes)
                 opening = replace(opening, metadata=body)
             accept = self._accept_command(journal, content, key, opening, admission)
             digests = tuple(blob.digest for blob in refs)
-            counted = None if spend is None else check_spend_values(spend, MAX_SPEND)
+            counted = None if spend is None else spending.check_spend_values(spend, spending.MAX_SPEND)
             accept = replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted, under=under)
             return self._submit(accept)
-        except HoldfastError as refusal:
+        except errors.HoldfastError as refusal:
             return _failed_future(refusal)
 
     def _accept_command(
@@ -585,13 +563,13 @@ class Store:
         journal: str,
         content: object,
         key: str | None,
-        opening: OpenJournal | None,
+        opening: transaction.OpenJournal | None,
         admission: AdmissionWindow | None,
-    ) -> Accept:
+    ) -> inbox.Accept:
         named = f"auto-{secrets.token_hex(12)}" if key is None else check_id("input key", key)
         body = self._input_body("the input", content)
-        accept = Accept(journal, named, input_digest(body), body, opening, unnamed=key is None)
-        return accept if admission is None else replace(accept, admission=check_admission(admission))
+        accept = inbox.Accept(journal, named, input_digest(body), body, opening, unnamed=key is None)
+        return accept if admission is None else replace(accept, admission=inbox.check_admission(admission))
 
     async def find_input(self, journal: str, key: str) -> Receipt | None:
         """The receipt of the input accepted under `key`; None without one."""
@@ -630,11 +608,9 @@ class Store:
         _check_optional(check_int, "deadline", deadline)
         _check_optional(check_id, "wait kind", kind)
         if body is not None:
-            limit = self.limits.wait_bytes
             if type(body) is not bytes:
-                raise InvalidArgument("wait body", body, "bytes")
-            if len(body) > limit:
-                raise PayloadTooLarge("the question", len(body), limit)
+                raise errors.InvalidArgument("wait body", body, "bytes")
+            _check_size("the question", body, self.limits.wait_bytes)
         return await self._submit(waits.OpenWait(journal, name, deadline, kind, body))
 
     def wait_token(self, journal: str, name: str) -> str:
@@ -655,13 +631,11 @@ class Store:
         body = self._input_body("the resolution", value)
         _check_optional(check_id, "digest", expect_digest)
         journal, name = waits.verify_token(self._backend.secret, token)
-        early = expect_digest is None
+        settle = waits.SettleWait(journal, name, "resolved", body, expect_digest is None, expect_digest)
         try:
-            return await self._submit(
-                waits.SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
-            )
-        except JournalMissing:
-            raise WaitUnknown from None
+            return await self._submit(settle)
+        except errors.JournalMissing:
+            raise errors.WaitUnknown from None
 
     async def answer_wait(
         self,
@@ -682,7 +656,7 @@ class Store:
         _check_optional(check_id, "digest", expect_digest)
         _check_type("rule", rule, AddRule, "a rule that new_rule has made")
         if rule is not None:
-            rule = rule_command(rule.agent, rule.body, rule.by, self.limits)
+            rule = waits.rule_command(rule.agent, rule.body, rule.by, self.limits)
         return await self._submit(waits.SettleWait(journal, name, "resolved", body, False, expect_digest, rule))
 
     async def answer_next(
@@ -696,9 +670,8 @@ class Store:
         check_id("prefix", f"{prefix}1")
         check_int("most", most, least=1)
         _check_optional(check_id, "key", key)
-        return await self._submit(
-            waits.SettleNext(journal, prefix, most, self._input_body("the resolution", value), key)
-        )
+        body = self._input_body("the resolution", value)
+        return await self._submit(waits.SettleNext(journal, prefix, most, body, key))
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """Expire a wait whose deadline has passed; one that is not due stays open."""
@@ -788,7 +761,7 @@ class Store:
         journal when it is due. Raises `JournalMissing`, `JournalQuarantined` or `NotificationsFull`.
         """
         command = Notify(journal, kind, title, body, source, priority, key, due, expires)
-        return await self._submit(check_notification(command, self.limits))
+        return await self._submit(notifications.check_notification(command, self.limits))
 
     async def deliver_notifications(
         self, lease: Lease, ids: Sequence[int], content: object, *, key: str | None = None
@@ -804,9 +777,8 @@ class Store:
         chosen = tuple(dict.fromkeys(check_int("notification id", number, least=1) for number in numbers))
         body = self._input_body("the input", content)
         key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
-        return await self._submit(
-            notifications.DeliverNotifications(lease.journal, lease.epoch, chosen, key, input_digest(body), body)
-        )
+        said = (key, input_digest(body), body)
+        return await self._submit(notifications.DeliverNotifications(lease.journal, lease.epoch, chosen, *said))
 
     async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
         """The deliverable notifications of a journal in the order of delivery: by priority, then by arrival."""
@@ -814,7 +786,7 @@ class Store:
 
         def find(reader: Reader) -> list[Notification]:
             if not reader.heads([journal]):
-                raise JournalMissing(journal)
+                raise errors.JournalMissing(journal)
             return reader.notifications.next(journal, now, page)
 
         return await self._read_journal(journal, find)
@@ -824,11 +796,11 @@ class Store:
         check_int("notification id", number, least=1)
         try:
             found = await self._read(lambda reader: reader.notifications.get(number))
-        except JournalCorrupt as error:
+        except errors.JournalCorrupt as error:
             await self._quarantine_all({error.journal}, "a notification does not match its checksum")
             raise
         if found is None:
-            raise NotificationUnknown(number)
+            raise errors.NotificationUnknown(number)
         return found
 
     async def notifications(
@@ -841,7 +813,7 @@ class Store:
     ) -> list[Notification]:
         """Notifications, newest first. Pass the last one as `before` for the next page."""
         _check_optional(check_id, "journal id", journal)
-        _check_optional(check_choice, "notification state", state, NOTIFICATION_STATES)
+        _check_optional(check_choice, "notification state", state, notifications.NOTIFICATION_STATES)
         _check_type("before", before, Notification, "the last notification of the page before")
         cursor, page = None if before is None else before.id, self._page(limit)
         found, damaged = await self._read(lambda reader: reader.notifications.newest(journal, state, cursor, page))
@@ -855,8 +827,8 @@ class Store:
         attempts. Any other stays as it is.
         """
         check_int("notification id", number, least=1)
-        check_choice("notification state", state, SETTLED_BY_HAND)
-        return await self._submit(notifications.SettleNotification(number, state))
+        check_choice("notification state", state, notifications.SETTLED_BY_HAND)
+        return await self._call(lambda tx: notifications.settle_by_hand(tx, number, state))
 
     async def ripen(self, *, again: bool = False) -> list[str]:
         """Wake the journals of notifications that have become due, and expire overdue ones; answers the woken journals.
@@ -867,7 +839,7 @@ class Store:
         woken: dict[str, None] = {}
         after, more = "", True
         while more:
-            step = await self._submit(notifications.Ripen(self.limits.page, bool(again), after))
+            step = await self._call(partial(notifications.ripen, limit=self.limits.page, after=after, again=again))
             woken |= dict.fromkeys(step.journals)
             after, more = step.after, step.more
         return list(woken)
@@ -889,18 +861,14 @@ class Store:
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires at
         `expires` (wall milliseconds). `MemoryFull` if its scope has no room.
         """
-        _check_memory_key(scope, key)
-        size = len(check_string("memory value", value).encode())
-        limit = self.limits.memory_bytes
-        if size > limit:
-            raise PayloadTooLarge("the value", size, limit)
+        _check_memory(scope, key, expected, by)
+        _check_size("the value", check_string("memory value", value).encode(), self.limits.memory_bytes)
         _check_optional(check_int, "expires", expires)
-        _check_memory_change(expected, by)
         return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
         """The present entry; None without one. `MemoryCorrupt` if it is damaged."""
-        _check_memory_key(scope, key)
+        _check_memory(scope, key)
         now = self._wall()
         return await self._read(lambda reader: reader.memories.get(scope, key, now))
 
@@ -908,8 +876,7 @@ class Store:
         self, scope: str, key: str, *, expected: int | None = None, by: str | None = None
     ) -> MemoryEntry | None:
         """Remove an entry; answers the removed entry, None without one. `expected` is as in `memory_put`."""
-        _check_memory_key(scope, key)
-        _check_memory_change(expected, by)
+        _check_memory(scope, key, expected, by)
         return await self._submit(memories.DeleteMemory(scope, key, expected, by))
 
     async def memory_page(
@@ -932,7 +899,7 @@ class Store:
         """The entries of `memory_page`; a damaged entry raises `MemoryCorrupt`."""
         page = await self.memory_page(scope, prefix, after=after, limit=limit)
         if page.damaged:
-            raise MemoryCorrupt(*page.damaged[0])
+            raise errors.MemoryCorrupt(*page.damaged[0])
         return page.entries
 
     async def memory_search(self, scope: str | None, words: str, limit: int | None = None) -> MemoryPage:
@@ -950,7 +917,7 @@ class Store:
 
     async def memory_history(self, scope: str, key: str, limit: int | None = None) -> list[MemoryChange]:
         """The latest changes of an entry, newest first, also of a deleted one. The store keeps a limited number."""
-        _check_memory_key(scope, key)
+        _check_memory(scope, key)
         page, now = self._page(limit), self._wall()
         return await self._read(lambda reader: reader.memories.history(scope, key, now, page))
 
@@ -963,14 +930,14 @@ class Store:
 
     def new_rule(self, agent: str, body: str, *, by: str) -> AddRule:
         """A rule for `answer_wait` to store, checked as by `add_rule`."""
-        return rule_command(agent, body, by, self.limits)
+        return waits.rule_command(agent, body, by, self.limits)
 
     async def add_rule(self, agent: str, body: str, *, by: str) -> tuple[StoredRule, bool]:
         """Store a rule (JSON) for an agent, or for every agent ("*"); answers it, and True if it is new.
 
         The same rule in force for the same agent is not stored twice. `RulesFull` if the agent has too many.
         """
-        return await self._submit(rule_command(agent, body, by, self.limits))
+        return await self._submit(waits.rule_command(agent, body, by, self.limits))
 
     async def remove_rule(self, number: int, *, by: str) -> tuple[StoredRule, bool]:
         """Take a rule out of force; answers it, and True if this call removed it. It stays in the history.
@@ -1022,7 +989,7 @@ class Store:
         if not since:
             return False
         rows = await self._count_spending(spend_of, since, strict=False)
-        return await self._submit(spending.CountOlder(rows, since))
+        return await self._call(lambda tx: spending.count_older(tx, rows, since))
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records again and replace the stored spending.
@@ -1032,7 +999,7 @@ class Store:
         """
         position = await self.last_position()
         rows = await self._count_spending(spend_of, position, strict=True)
-        await self._submit(spending.ReplaceSpending(rows, position))
+        await self._call(lambda tx: spending.replace_spending(tx, rows, position))
 
     async def _count_spending(self, spend_of: SpendOf, upto: int, *, strict: bool) -> tuple[DailySpend, ...]:
         """Spending of all records up to this position, in as many reads as needed."""
@@ -1055,12 +1022,13 @@ class Store:
         try:
             rows = [DailySpend(agent, day, spend) for agent, day, spend in spends]
         except (TypeError, ValueError):
-            raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
+            raise errors.InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
         for agent, day, spend in rows:
             _check_optional(check_id, "agent", agent)
             check_int("day", day)
-            check_spend_values(spend, 2**50)
-        await self._submit(spending.ReplaceSpending(spending.sum_by_agent_and_day(rows), position))
+            spending.check_spend_values(spend, 2**50)
+        summed = spending.sum_by_agent_and_day(rows)
+        await self._call(lambda tx: spending.replace_spending(tx, summed, position))
 
     # ---- admission ----
 
@@ -1074,8 +1042,8 @@ class Store:
         check_id("journal id", journal)
         _check_optional(check_id, "agent", agent)
         _check_optional(check_id, "input key", key)
-        text = self.redactor.text(check_string("message", message))[:MAX_MESSAGE]
-        return await self._submit(NoteRefusal(journal, agent, key, check_id("error", error), text))
+        text = self.redactor.text(check_string("message", message))[: inbox.MAX_MESSAGE]
+        return await self._submit(inbox.NoteRefusal(journal, agent, key, check_id("error", error), text))
 
     async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
         """Refused inputs of one journal, or of all, newest first."""
@@ -1086,7 +1054,7 @@ class Store:
     async def set_terms(self, agent: str, body: str | None) -> None:
         """Store the admission of an agent as JSON for processes without its definition; None removes it."""
         check_id("agent", agent)
-        await self._submit(SetTerms(agent, None if body is None else check_string("terms", body)))
+        await self._submit(inbox.SetTerms(agent, None if body is None else check_string("terms", body)))
 
     async def terms(self) -> dict[str, str]:
         """The stored admission of each agent that has one, as JSON."""
@@ -1097,16 +1065,14 @@ class Store:
     async def put_blob(self, body: bytes) -> Blob:
         """Store bytes, once. Put them before the record that refers to them."""
         if type(body) is not bytes:
-            raise InvalidValue("$", f"a blob is bytes, not {type(cast('object', body)).__name__}")
-        limit = self.limits.blob_bytes
-        if len(body) > limit:
-            raise PayloadTooLarge("the blob", len(body), limit)
+            raise errors.InvalidValue("$", f"a blob is bytes, not {type(cast('object', body)).__name__}")
+        _check_size("the blob", body, self.limits.blob_bytes)
         return await self._submit(transaction.PutBlob(blob_digest(body), body))
 
     def queue_blob(self, body: bytes) -> Blob:
         """Store bytes, once, without waiting: records appended after this call may refer to them."""
         digest = blob_digest(body)
-        self._submit(transaction.PutBlob(digest, body), _ignore_failure)
+        self._submit(transaction.PutBlob(digest, body), _ignore_failure)  # the record that refers to it fails
         return Blob(digest, len(body))
 
     async def blob(self, digest: str) -> bytes | None:
@@ -1122,20 +1088,20 @@ class Store:
         check_id("digest", digest)
         seen, start, last = hashlib.sha256(), 0, b""
         while True:
-            window = await self._read(lambda reader: reader.blob_part(digest, start, WINDOW))  # noqa: B023
+            window = await self._read(lambda reader: reader.blob_part(digest, start, attachments.WINDOW))  # noqa: B023
             if window is None:
-                raise BlobMissing(digest)
+                raise errors.BlobMissing(digest)
             if not window and seen.hexdigest() != digest and start:
-                raise BlobCorrupt(digest)
+                raise errors.BlobCorrupt(digest)
             if last:
                 yield last
             if not window:
                 return
             seen.update(window)
             start += len(window)
-            ends = (len(window) - 1) // CHUNK * CHUNK
-            for at in range(0, ends, CHUNK):
-                yield window[at : at + CHUNK]
+            ends = (len(window) - 1) // attachments.CHUNK * attachments.CHUNK
+            for at in range(0, ends, attachments.CHUNK):
+                yield window[at : at + attachments.CHUNK]
             last = window[ends:]
 
     # ---- attachments ----
@@ -1148,29 +1114,27 @@ class Store:
         The same bytes for the same session are the same attachment, under its first name. `AttachmentsFull` if the
         session has too many.
         """
-        if not isinstance(body, AttachmentSpool):
-            return await self._submit(self._attachment_command(body, media_type, name, session))
+        spool = body if isinstance(body, AttachmentSpool) else None
         try:
-            answer = self._submit(self._attachment_command(body, media_type, name, session))
+            size = spool.size if spool is not None else len(body) if type(body) is bytes else 0
+            if not size:
+                raise errors.InvalidValue("$", "an attachment is bytes that are not empty")
+            if size > self._max_attachment:
+                raise errors.PayloadTooLarge("the attachment", size, self._max_attachment)
+            check_id("media type", media_type)
+            _check_optional(check_string, "file name", name)
+            digest = blob_digest(body) if isinstance(body, bytes) else body.digest
+            put = attachments.PutAttachment(_session_or_none(session), digest, body, media_type, name)
+            answer = self._submit(put)
         except BaseException:
-            body.close()
+            if spool is not None:
+                spool.close()
             raise
+        if spool is None:
+            return await answer
         # The writer reads the spool later, even if the caller is cancelled meanwhile.
-        answer.add_done_callback(lambda done: (body.close(), done.cancelled() or done.exception()))
+        answer.add_done_callback(lambda done: (spool.close(), _ignore_failure(done)))
         return await asyncio.shield(answer)
-
-    def _attachment_command(
-        self, body: bytes | AttachmentSpool, media_type: str, name: str | None, session: str | None
-    ) -> PutAttachment:
-        size = body.size if isinstance(body, AttachmentSpool) else len(body) if type(body) is bytes else 0
-        if not size:
-            raise InvalidValue("$", "an attachment is bytes that are not empty")
-        if size > self._max_attachment:
-            raise PayloadTooLarge("the attachment", size, self._max_attachment)
-        check_id("media type", media_type)
-        _check_optional(check_string, "file name", name)
-        digest = body.digest if isinstance(body, AttachmentSpool) else blob_digest(body)
-        return attachments.PutAttachment(_session_or_none(session), digest, body, media_type, name)
 
     @property
     def _max_attachment(self) -> int:
@@ -1223,14 +1187,13 @@ class Store:
         check_int("head", head)
         check_id("detail", detail)
         check_id("input key", key)
-        return await self._submit(
-            retention.PruneJournal(journal, head, detail, key, tuple(sorted((spent or {}).items())))
-        )
+        days = tuple(sorted((spent or {}).items()))
+        return await self._submit(retention.PruneJournal(journal, head, detail, key, days))
 
     async def trim_journal(self, lease: Lease, seq: int) -> int:
         """Remove the records of a journal up to `seq`; answers how many. The last record always stays."""
         check_int("record", seq)
-        return await self._submit(retention.TrimJournal(lease, seq))
+        return await self._call(lambda tx: retention.trim_journal(tx, lease, seq))
 
     async def empty_inputs(self, lease: Lease, before: int, spare: Sequence[int] = ()) -> int:
         """Empty the admitted inputs before `before`, except those to `spare`; answers how many.
@@ -1239,13 +1202,13 @@ class Store:
         """
         check_int("before", before)
         kept = tuple(check_int("input", number) for number in _list_of("spare", spare, "a list of numbers of inputs"))
-        return await self._submit(retention.EmptyInputs(lease, before, kept))
+        return await self._call(lambda tx: tx.rows.retention.empty_inputs(tx.leased_journal(lease), before, kept))
 
     async def remove_waits(self, lease: Lease, prefix: str, before: int) -> int:
         """Remove settled waits with this prefix that were opened before `before`; answers how many."""
         check_id("prefix", f"{prefix}1")
         check_int("before", before)
-        return await self._submit(retention.RemoveWaits(lease, prefix, before))
+        return await self._call(lambda tx: tx.rows.retention.remove_waits(tx.leased_journal(lease), prefix, before))
 
     async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
         """How many inputs `empty_inputs` would empty, and how many waits `remove_waits` would remove."""
@@ -1271,21 +1234,19 @@ class Store:
         The default of `before` (wall milliseconds) follows from the limit `notification_kept_ms`. Their keys are free
         again. Dead notifications stay.
         """
-        if before is None:
-            before = self._wall() - self.limits.notification_kept_ms
-        else:
-            check_int("before", before)
-        return await self._submit(retention.PurgeNotifications(before, self._page(limit)))
+        _check_optional(check_int, "before", before)
+        page, until = self._page(limit), self._wall() - self.limits.notification_kept_ms if before is None else before
+        return await self._call(lambda tx: tx.rows.notifications.purge(until, page))
 
     async def memory_purge(self) -> int:
         """Remove expired memory, also from the history; answers how many entries."""
         removed, more = 0, True
         while more:
-            step = await self._submit(retention.PurgeMemories(self.limits.page))
+            step = await self._call(lambda tx: retention.purge_memories(tx, self.limits.page))
             removed, more = removed + step.removed, step.more
         return removed
 
-    async def collect_blobs(self, *, unused_ms: int = BLOB_GRACE_MS, without_roots: bool = False) -> int:
+    async def collect_blobs(self, *, unused_ms: int = retention.BLOB_GRACE_MS, without_roots: bool = False) -> int:
         """Delete unreferenced blobs last put `unused_ms` ago; answers how many.
 
         `CollectionRefused` if the references can't be trusted: a journal is quarantined, or nothing at all refers to a
@@ -1294,7 +1255,7 @@ class Store:
         return (await self.collect_unused(unused_ms=unused_ms, without_roots=without_roots)).blobs
 
     async def collect_unused(
-        self, *, unused_ms: int = BLOB_GRACE_MS, without_roots: bool = False, dry_run: bool = False
+        self, *, unused_ms: int = retention.BLOB_GRACE_MS, without_roots: bool = False, dry_run: bool = False
     ) -> Collected:
         """`collect_blobs` that answers number and bytes. A `dry_run` deletes nothing."""
         check_int("age", unused_ms)
@@ -1309,9 +1270,10 @@ class Store:
             return Collected(len(found), sum(size for _, size in found), dry_run=True)
         collected, last = Collected(), ""
         # A reader finds the blobs, so that the writer only has to check them again.
-        while found := await self._read(lambda reader: unused(reader, last, COLLECT_BATCH)):  # noqa: B023
-            digests = tuple(digest for digest, _ in found)
-            collected += await self._submit(retention.CollectBlobs(before, digests, without_roots))
+        while found := await self._read(lambda reader: unused(reader, last, retention.COLLECT_BATCH)):  # noqa: B023
+            digests = [digest for digest, _ in found]
+            collect = partial(retention.collect_blobs, before=before, digests=digests, without_roots=without_roots)
+            collected += await self._call(collect)
             last = digests[-1]
         return collected
 
@@ -1331,7 +1293,7 @@ class Store:
         """Wait for a newer version than `version`; answers the present one. No change is ever missed."""
         check_int("version", version)
         if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
-            raise InvalidArgument("timeout", timeout, "a number of seconds")
+            raise errors.InvalidArgument("timeout", timeout, "a number of seconds")
         return await self._backend.changed(version, timeout)
 
     async def examine(self, query: Callable[[Reader], T]) -> T:
@@ -1339,22 +1301,22 @@ class Store:
         return await self._read(query)
 
 
-def _failed_future(error: HoldfastError) -> asyncio.Future[Any]:
+def _failed_future(error: errors.HoldfastError) -> asyncio.Future[Any]:
     """A refusal before queueing, delivered like one of the writer."""
     failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     failed.set_exception(error)
     return failed
 
 
-def _ignore_failure(done: asyncio.Future[Blob]) -> None:
-    """A blob that was not stored needs no report: the record that refers to it fails."""
+def _ignore_failure(done: asyncio.Future[Any]) -> None:
+    """An unread failure is no warning."""
     if not done.cancelled():
         done.exception()
 
 
 def _open_journal(
     journal: str, kind: JournalKind, agent: str | None, role: str | None, session: str | None
-) -> OpenJournal:
+) -> transaction.OpenJournal:
     check_id("journal id", journal)
     check_choice("journal kind", kind, JOURNAL_KINDS)
     _check_optional_ids(agent=agent, role=role, session=session)
@@ -1387,22 +1349,28 @@ def _check_optional_ids(**ids: str | None) -> None:
         _check_optional(check_id, what, name)
 
 
+def _check_size(what: str, body: bytes, limit: int) -> bytes:
+    if len(body) > limit:
+        raise errors.PayloadTooLarge(what, len(body), limit)
+    return body
+
+
 def _check_type(what: str, value: object, kind: type, wanted: str) -> None:
     """Callers may be untyped."""
     if value is not None and not isinstance(value, kind):
-        raise InvalidArgument(what, value, wanted)
+        raise errors.InvalidArgument(what, value, wanted)
 
 
 def _list_of(what: str, values: Iterable[T], wanted: str) -> tuple[T, ...]:
     """A copy: the caller may change its list afterwards."""
     if isinstance(values, str) or not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(what, values, wanted)
+        raise errors.InvalidArgument(what, values, wanted)
     return tuple(values)
 
 
 def _check_lease(lease: object) -> Lease:
     if not isinstance(lease, Lease):
-        raise InvalidArgument("lease", lease, "a lease that was claimed")
+        raise errors.InvalidArgument("lease", lease, "a lease that was claimed")
     return lease
 
 
@@ -1410,7 +1378,7 @@ def _check_wait_names(consume: Sequence[str]) -> tuple[str, ...]:
     wanted = "a list of names of waits, none of them twice,"
     names = tuple(check_id("wait", name) for name in _list_of("consume", consume, wanted))
     if not names or len(set(names)) != len(names):
-        raise InvalidArgument("consume", consume, wanted)
+        raise errors.InvalidArgument("consume", consume, wanted)
     return names
 
 
@@ -1423,15 +1391,12 @@ def _check_wait(journal: str, name: str) -> None:
     check_id("wait", name)
 
 
-def _check_memory_key(scope: str, key: str) -> None:
+def _check_memory(scope: str, key: str, expected: int | None = None, by: str | None = None) -> None:
     check_name("memory scope", scope)
     check_name("memory key", key)
-
-
-def _check_memory_change(expected: int | None, by: str | None) -> None:
     _check_optional(check_int, "expected version", expected)
     _check_optional(check_id, "author", by)
 
 
 def _session_or_none(session: str | None) -> str:
-    return NO_SESSION if session is None else check_id("session", session)
+    return attachments.NO_SESSION if session is None else check_id("session", session)

@@ -16,11 +16,12 @@ from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import Fenced, JournalQuarantined
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.clock import Instant
     from holdfast.records import JournalKind, Opened, Record, Status
     from holdfast.secrets.redactor import Redactor
-    from holdfast.store.sqlite.reader import SqliteReader
-    from holdfast.store.sqlite.rows import SqliteRows
+    from holdfast.store.sqlite.rows import SqliteReader, SqliteRows
     from holdfast.store.transaction import Transaction
     from holdfast.store.waits import StoredRule
 
@@ -141,6 +142,15 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
         raise NotImplementedError
 
 
+class Call(Command[R_co], frozen=True):
+    """A command without texts: a function of the transaction, which carries it out like `apply`."""
+
+    function: Callable[[Transaction], R_co]
+
+    def apply(self, tx: Transaction) -> R_co:
+        return self.function(tx)
+
+
 Rows: TypeAlias = "SqliteRows"
 """The rows of a store inside one transaction. Reads see its writes."""
 Reader: TypeAlias = "SqliteReader"
@@ -166,7 +176,7 @@ class Wait(msgspec.Struct, frozen=True):
     body: bytes | None = None
     """The question."""
     at: int = 0
-    """When it was opened, in wall milliseconds; 0 before that, and for waits of schema 3 and older."""
+    """When it was opened, in wall milliseconds; 0 before that, and for some waits of older stores."""
     consumed: int = 0
     """The record that consumed its resolution; 0 before that."""
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from holdfast.clock import Instant
     from holdfast.store.client import Store
-    from holdfast.store.contract import JournalRow, Lease
+    from holdfast.store.contract import Lease
 
 
 _RENEWALS_PER_TERM: Final = 3
@@ -80,10 +79,10 @@ class LeaseHolder:
                 await self._store.release(self.lease, seen=seen)  # queued at once, also if this is cancelled
 
     def _renew_later(self) -> None:
-        self._timer = self._loop.call_later(self.lease.ttl_ms / 1000 / _RENEWALS_PER_TERM, self._renew_now)
+        def renew() -> None:
+            self._renewing = spawn(self._renew())
 
-    def _renew_now(self) -> None:
-        self._renewing = spawn(self._renew())
+        self._timer = self._loop.call_later(self.lease.ttl_ms / 1000 / _RENEWALS_PER_TERM, renew)
 
     async def _renew(self) -> None:
         try:
@@ -121,11 +120,6 @@ def is_gone(owner: Owner | None) -> bool:
         return not Path(f"/proc/{owner.pid}").exists()
     state, started = stat
     return started != owner.started or state in "ZX"
-
-
-def is_held(row: JournalRow, now: Instant) -> bool:
-    """True if a process that may be alive holds the lease of this journal."""
-    return row.owner is not None and row.lease_left(now) > 0 and not is_gone(row.owner)
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, get_args
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import (
-    InvalidArgument,
-    InvalidNumber,
-    JournalMissing,
-    JournalQuarantined,
-    KeyConflict,
-    NotificationsFull,
-    NotificationUnknown,
-    PayloadTooLarge,
-)
+from holdfast import errors
 from holdfast.names import MAX_INT, check_id, check_int, check_string, check_text
 from holdfast.store.contract import Command, Receipt, input_digest
 from holdfast.store.inbox import add_input, check_inbox_room
@@ -25,7 +16,6 @@ from holdfast.store.inbox import add_input, check_inbox_room
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from holdfast.errors import HoldfastError
     from holdfast.records import Admitted, Ended
     from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import JournalRow, Reader, StoreLimits
@@ -125,39 +115,32 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
         if not ready:
             return None
         if tx.rows.input_by_key(row, self.key) is not None:
-            raise KeyConflict(row.id, self.key)  # that input may be admitted already, and would free none of these
+            raise errors.KeyConflict(
+                row.id, self.key
+            )  # that input may be admitted already, and would free none of these
         check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
         receipt = add_input(tx, row, self)
         for each in ready:
-            attempts = each.attempts + 1
-            tx.rows.notifications.save(
-                replace(
-                    each, state="claimed", attempts=attempts, input=receipt.input, run=None, reason=None, updated=now
-                )
-            )
+            claimed = replace(each, state="claimed", attempts=each.attempts + 1, input=receipt.input)
+            tx.rows.notifications.save(replace(claimed, run=None, reason=None, updated=now))
         return receipt
 
 
-class SettleNotification(Command[tuple[Notification, bool]], frozen=True):
+def settle_by_hand(tx: Transaction, number: int, state: SettledByHand) -> tuple[Notification, bool]:
     """Settle a notification by hand; answers it, and True if this command settled it."""
-
-    id: int
-    state: SettledByHand
-
-    def apply(self, tx: Transaction) -> tuple[Notification, bool]:
-        found = require(tx.rows.notifications.find(self.id), self.id)
-        settled = settle(found, self.state, tx.now.wall)
-        if settled is None:
-            return found, False
-        row = tx.rows.journal(found.journal)
-        if self.state == "queued":
-            row = tx.journal(found.journal)
-            row.check_served()
-            if row.notices >= tx.limits.notifications:
-                raise NotificationsFull(row.id, tx.limits.notifications)
-            tx.wake(row)
-        _move(tx, row, [(found, settled)])
-        return settled, True
+    found = require(tx.rows.notifications.find(number), number)
+    settled = settle(found, state, tx.now.wall)
+    if settled is None:
+        return found, False
+    row = tx.rows.journal(found.journal)
+    if state == "queued":
+        row = tx.journal(found.journal)
+        row.check_served()
+        if row.notices >= tx.limits.notifications:
+            raise errors.NotificationsFull(row.id, tx.limits.notifications)
+        tx.wake(row)
+    _move(tx, row, [(found, settled)])
+    return settled, True
 
 
 class Ripened(NamedTuple):
@@ -168,36 +151,29 @@ class Ripened(NamedTuple):
     after: str
 
 
-class Ripen(Command[Ripened], frozen=True):
+def ripen(tx: Transaction, limit: int, after: str, *, again: bool) -> Ripened:
     """Wake the journals of due notifications, and expire overdue ones.
 
-    With `again`, also wake journals that were woken before and still have a queued notification.
+    With `again`, also wake journals after `after` that were woken before and still have a queued notification.
     """
-
-    limit: int
-    again: bool = False
-    after: str = ""
-    """With `again`: only journals after this one."""
-
-    def apply(self, tx: Transaction) -> Ripened:
-        table, now = tx.rows.notifications, tx.now.wall
-        overdue = table.overdue(now, self.limit)
-        for found in overdue:
-            _move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
-        ripe = table.unwoken(now, self.limit)
-        for found in ripe:
-            table.save(replace(found, woken=True))
-        waiting = table.ready_journals(self.after, now, self.limit) if self.again else []
-        woken = _wake_all(tx, dict.fromkeys(found.journal for found in ripe), asleep_only=False)
-        woken += _wake_all(tx, dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
-        more = self.limit in (len(overdue), len(ripe), len(waiting))
-        return Ripened(tuple(woken), more, waiting[-1] if waiting else self.after)
+    table, now = tx.rows.notifications, tx.now.wall
+    overdue = table.overdue(now, limit)
+    for found in overdue:
+        _move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
+    ripe = table.unwoken(now, limit)
+    for found in ripe:
+        table.save(replace(found, woken=True))
+    waiting = table.ready_journals(after, now, limit) if again else []
+    woken = _wake_all(tx, dict.fromkeys(found.journal for found in ripe), asleep_only=False)
+    woken += _wake_all(tx, dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
+    more = limit in (len(overdue), len(ripe), len(waiting))
+    return Ripened(tuple(woken), more, waiting[-1] if waiting else after)
 
 
 def check_notification(command: Notify, limits: StoreLimits) -> Notify:
     """The command with a clean title; raises for an invalid value."""
     if not isinstance(command, Notify):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("notify", command, "a Notify")
+        raise errors.InvalidArgument("notify", command, "a Notify")
     check_id("journal id", command.journal)
     check_id("notification kind", command.kind)
     for what, name in (("notification source", command.source), ("notification key", command.key)):
@@ -206,13 +182,13 @@ def check_notification(command: Notify, limits: StoreLimits) -> Notify:
     title = check_text("notification title", command.title)
     size = len(check_string("notification body", command.body).encode())
     if size > limits.notification_bytes:
-        raise PayloadTooLarge("the notification", size, limits.notification_bytes)
+        raise errors.PayloadTooLarge("the notification", size, limits.notification_bytes)
     check_int("priority", command.priority, least=-MAX_INT)
     for what, time in (("due", command.due), ("expires", command.expires)):
         if time is not None:
             check_int(what, time)
     if command.expires is not None and command.due is not None and command.expires <= command.due:
-        raise InvalidNumber("expires", command.expires, f"it is not after {command.due:,}, when it is due")
+        raise errors.InvalidNumber("expires", command.expires, f"it is not after {command.due:,}, when it is due")
     return command if title == command.title else replace(command, title=title)
 
 
@@ -266,7 +242,7 @@ def _move(tx: Transaction, row: JournalRow | None, moved: Sequence[tuple[Notific
 
 def bury_all(tx: Transaction, row: JournalRow) -> None:
     """Mark the open notifications of a quarantined journal dead: it will never deliver them."""
-    reason = str(JournalQuarantined(row.id, row.quarantine or ""))
+    reason = str(errors.JournalQuarantined(row.id, row.quarantine or ""))
     tx.rows.notifications.bury(row.id, reason, tx.now.wall)
     row.notices = 0
     tx.rows.save_wakes(row)
@@ -301,18 +277,18 @@ def is_same(found: Notification, command: Notify) -> bool:
 
 def refusal(
     row: JournalRow | None, found: Notification | None, command: Notify, limits: StoreLimits
-) -> HoldfastError | None:
+) -> errors.HoldfastError | None:
     """The error if the command can't be queued. `found` is a notification with other content under the same key."""
     if row is None:
-        return JournalMissing(command.journal)
+        return errors.JournalMissing(command.journal)
     if found is not None:
-        return KeyConflict(command.journal, command.key or "")
+        return errors.KeyConflict(command.journal, command.key or "")
     if row.quarantine is not None:
-        return JournalQuarantined(row.id, row.quarantine)
-    return NotificationsFull(row.id, limits.notifications) if row.notices >= limits.notifications else None
+        return errors.JournalQuarantined(row.id, row.quarantine)
+    return errors.NotificationsFull(row.id, limits.notifications) if row.notices >= limits.notifications else None
 
 
-def draft(command: Notify, now: int, refused: HoldfastError | None = None) -> Notification:
+def draft(command: Notify, now: int, refused: errors.HoldfastError | None = None) -> Notification:
     """A new notification: queued, or dead if refused. The table gives it its numbers."""
     due = now if command.due is None else command.due
     queued = Notification(
@@ -344,7 +320,7 @@ def may_carry(found: Notification, now: int) -> bool:
 def require(found: Notification | None, number: int, journal: str | None = None) -> Notification:
     """The notification; `NotificationUnknown` without one, or for another journal."""
     if found is None or journal not in (None, found.journal):
-        raise NotificationUnknown(number, journal)
+        raise errors.NotificationUnknown(number, journal)
     return found
 
 
@@ -422,22 +398,15 @@ def audit_notifications(
             if stopped.get(found.journal, True):
                 what = "is quarantined" if found.journal in stopped else "is not there"
                 yield "notification", where, f"is {found.state}, but its journal {what}"
-        if found.state == "claimed":
+        if found.state == "claimed":  # it needs a pending input or an open turn: nothing else would free it
             pending = inputs.get(found.journal, {}).get(found.input or 0)
-            run_ended = found.run in ended.get(found.journal, ())
-            for detail in _unanswered(found, pending, run_ended=run_ended):
-                yield "notification", where, detail
+            if pending is None:
+                yield "notification", where, f"is claimed by input {found.input}, which is not there"
+            elif found.run is None and not pending:
+                yield "notification", where, f"is claimed by input {found.input}, which was admitted, but by no run"
+            elif found.run is not None and found.run in ended.get(found.journal, ()):
+                yield "notification", where, f"is claimed by the run {found.run!r}, which has ended"
     for row in rows:
         if row.notices != waiting[row.id]:
             detail = f"{row.notices} notifications are said to wait, but {waiting[row.id]} do"
             yield "notification", row.id, detail
-
-
-def _unanswered(found: Notification, pending: bool | None, *, run_ended: bool) -> Iterator[str]:
-    """A claimed notification needs a pending input or an open turn: nothing else would free it."""
-    if pending is None:
-        yield f"is claimed by input {found.input}, which is not there"
-    elif found.run is None and not pending:
-        yield f"is claimed by input {found.input}, which was admitted, but by no run"
-    elif found.run is not None and run_ended:
-        yield f"is claimed by the run {found.run!r}, which has ended"

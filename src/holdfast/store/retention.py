@@ -17,7 +17,7 @@ import msgspec
 from holdfast.errors import CollectionRefused, InvalidNumber, JournalInUse
 from holdfast.store import memories
 from holdfast.store.contract import Command
-from holdfast.store.lease import is_held
+from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,7 +110,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
         if stone is not None:
             return stone  # pruned before
         row = tx.journal(self.journal)
-        check_prunable(row, self, held=is_held(row, tx.now))
+        check_prunable(row, self, held=row.owner is not None and row.lease_left(tx.now) > 0 and not is_gone(row.owner))
         if tx.rows.count_pending(row):
             raise JournalInUse(row.id, "inputs wait for it")
         if table.has_forks(row):
@@ -125,86 +125,36 @@ class PruneJournal(Command[Tombstone], frozen=True):
         return stone
 
 
-class TrimJournal(Command[int], frozen=True):
+def trim_journal(tx: Transaction, lease: Lease, seq: int) -> int:
     """Remove the records of a journal up to `seq`; answers how many."""
-
-    lease: Lease
-    seq: int
-
-    def apply(self, tx: Transaction) -> int:
-        row = tx.leased_journal(self.lease)
-        if not 0 <= self.seq < row.head:
-            raise InvalidNumber("record", self.seq, f"{row.id!r} ends at {row.head:,}, and its last record stays")
-        if self.seq <= row.base:
-            return 0
-        removed = tx.rows.retention.trim(row, self.seq)
-        row.base = self.seq
-        tx.rows.save_journal(row)
-        return removed
+    row = tx.leased_journal(lease)
+    if not 0 <= seq < row.head:
+        raise InvalidNumber("record", seq, f"{row.id!r} ends at {row.head:,}, and its last record stays")
+    if seq <= row.base:
+        return 0
+    removed = tx.rows.retention.trim(row, seq)
+    row.base = seq
+    tx.rows.save_journal(row)
+    return removed
 
 
-class EmptyInputs(Command[int], frozen=True):
-    """Empty the admitted inputs before `before`; their keys stay. Answers how many."""
-
-    lease: Lease
-    before: int
-    spare: tuple[int, ...] = ()
-    """Inputs whose content is still needed."""
-
-    def apply(self, tx: Transaction) -> int:
-        return tx.rows.retention.empty_inputs(tx.leased_journal(self.lease), self.before, self.spare)
-
-
-class RemoveWaits(Command[int], frozen=True):
-    """Remove settled waits with this prefix that were opened before `before`; answers how many."""
-
-    lease: Lease
-    prefix: str
-    before: int
-
-    def apply(self, tx: Transaction) -> int:
-        return tx.rows.retention.remove_waits(tx.leased_journal(self.lease), self.prefix, self.before)
-
-
-class PurgeNotifications(Command[Purged], frozen=True):
-    """Remove finished notifications unchanged since `before`, the oldest first."""
-
-    before: int
-    limit: int
-
-    def apply(self, tx: Transaction) -> Purged:
-        removed = tx.rows.notifications.purge(self.before, self.limit)
-        return Purged(removed, removed >= self.limit)
-
-
-class PurgeMemories(Command[Purged], frozen=True):
+def purge_memories(tx: Transaction, limit: int) -> Purged:
     """Remove expired memory entries, and expired values from the history; at most `limit` of each."""
-
-    limit: int
-
-    def apply(self, tx: Transaction) -> Purged:
-        expired = tx.rows.memories.expired(tx.now.wall, self.limit)
-        for entry in expired:
-            memories.remove_entry(tx, entry, "expired", None)
-        emptied = tx.rows.memories.forget_expired_values(tx.now.wall, self.limit)
-        return Purged(len(expired), self.limit in (len(expired), emptied))
+    expired = tx.rows.memories.expired(tx.now.wall, limit)
+    for entry in expired:
+        memories.remove_entry(tx, entry, "expired", None)
+    emptied = tx.rows.memories.forget_expired_values(tx.now.wall, limit)
+    return Purged(len(expired), limit in (len(expired), emptied))
 
 
-class CollectBlobs(Command[Collected], frozen=True):
+def collect_blobs(tx: Transaction, before: int, digests: Iterable[str], *, without_roots: bool) -> Collected:
     """Delete the unreferenced ones of these blobs that were last put before `before` (wall milliseconds)."""
-
-    before: int
-    digests: tuple[str, ...]
-    without_roots: bool = False
-    """Collect even if nothing at all refers to a blob."""
-
-    def apply(self, tx: Transaction) -> Collected:
-        table = tx.rows.attachments
-        check_collection(table.collection_basis(), without_roots=self.without_roots)
-        unused = table.unused_of(self.digests, self.before)
-        for digest, _ in unused:
-            table.forget(digest)
-        return Collected(len(unused), sum(size for _, size in unused))
+    table = tx.rows.attachments
+    check_collection(table.collection_basis(), without_roots=without_roots)
+    unused = table.unused_of(digests, before)
+    for digest, _ in unused:
+        table.forget(digest)
+    return Collected(len(unused), sum(size for _, size in unused))
 
 
 # ---- decisions ----
@@ -256,4 +206,4 @@ def audit_tombstones(
         if not 0 < stone.pos <= last:
             yield "tombstone", where, f"its last record stood at {stone.pos}, but the store has come to {last}"
         if spending is not None:
-            spending.add_pruned(stone)
+            spending.add_days(stone.agent, stone.pos, stone.spent)

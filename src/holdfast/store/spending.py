@@ -16,7 +16,6 @@ from holdfast import records
 from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, RecordUnreadable, StoreBusy
 from holdfast.names import check_int
 from holdfast.records import Blob, Handed, Opened, Record
-from holdfast.store.contract import Command
 from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
@@ -93,30 +92,20 @@ def day_of(at: int) -> int:
     return at // DAY_MS if at > 0 else 0
 
 
-class ReplaceSpending(Command[None], frozen=True):
+def replace_spending(tx: Transaction, rows: Sequence[DailySpend], position: int) -> None:
     """Replace all counted spending by these rows, if no record came after `position`."""
-
-    rows: tuple[DailySpend, ...]
-    position: int
-
-    def apply(self, tx: Transaction) -> None:
-        newer = tx.rows.last_position() - self.position
-        if newer:
-            raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
-        tx.rows.spending.replace(self.rows)
+    newer = tx.rows.last_position() - position
+    if newer:
+        raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
+    tx.rows.spending.replace(rows)
 
 
-class CountOlder(Command[bool], frozen=True):
+def count_older(tx: Transaction, rows: Sequence[DailySpend], since: int) -> bool:
     """Add the spending of records up to `since`, which an older schema did not count; False if already done."""
-
-    rows: tuple[DailySpend, ...]
-    since: int
-
-    def apply(self, tx: Transaction) -> bool:
-        if tx.rows.spending.since() != self.since:
-            return False
-        tx.rows.spending.complete(self.rows)
-        return True
+    if tx.rows.spending.since() != since:
+        return False
+    tx.rows.spending.complete(rows)
+    return True
 
 
 def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
@@ -133,26 +122,16 @@ def spend_of_append(
 ) -> tuple[tuple[int, Spend], ...]:
     """The spending of an append by day: `spend` on the day of the last record, and the working time of its records."""
     today = day_of(added[-1].at)
-    midnight, now = today * DAY_MS, 0
-    others: dict[int, int] = {}
+    worked: dict[int, int] = {}
     if watch is not None:
         for record in added:
             span = watch.take(record)
-            if span is None:
-                continue
-            begun, ended = span
-            if begun >= midnight and ended < midnight + DAY_MS:
-                now += ended - begun
-                continue
-            for day, ms in _by_day(begun, ended):
-                others[day] = others.get(day, 0) + ms
-    if others:
-        now += others.pop(today, 0)
-    if now:
-        now = min(now, MAX_SPEND)
+            for day, ms in () if span is None else _by_day(*span):
+                worked[day] = worked.get(day, 0) + ms
+    if now := min(worked.pop(today, 0), MAX_SPEND):
         spend = Spend(wall_ms=now) if spend is None else replace(spend, wall_ms=spend.wall_ms + now)
     told = () if spend is None or spend == NO_SPEND else ((today, spend),)
-    return (*told, *((day, Spend(wall_ms=min(ms, MAX_SPEND))) for day, ms in others.items())) if others else told
+    return (*told, *((day, Spend(wall_ms=min(ms, MAX_SPEND))) for day, ms in worked.items())) if worked else told
 
 
 def spend_by_day(
@@ -229,7 +208,7 @@ def _spent_in(reader: Reader, row: JournalRow, spend_of: SpendOf, upto: int, *, 
             _log.warning("what a record of %r spent can't be told, and does not count: %s", row.id, error)
             return None
 
-    watch = _watch(row)
+    watch = Stopwatch() if row.kind == "session" else None
     agent = row.agent if row.base else None  # a trimmed journal has lost the record with its agent
     for entry in takewhile(lambda entry: entry.pos <= upto, reader.raw_records(row.id)):
         record, reason = None, "it does not match its checksum"
@@ -249,10 +228,6 @@ def _spent_in(reader: Reader, row: JournalRow, spend_of: SpendOf, upto: int, *, 
         agent = record.agent if isinstance(record, Handed) else agent
 
 
-def _watch(row: JournalRow) -> Stopwatch | None:
-    return Stopwatch() if row.kind == "session" else None
-
-
 class SpendingAudit:
     """Counts spending during an audit, which reads all records anyway."""
 
@@ -265,21 +240,17 @@ class SpendingAudit:
         self._watch: Stopwatch | None = None
 
     def begin(self, row: JournalRow) -> None:
-        self._watch = _watch(row)
+        self._watch = Stopwatch() if row.kind == "session" else None
 
     def add(self, agent: str | None, pos: int, record: Record) -> None:
         """Count a record, unless an older schema appended it without counting."""
         days = spend_by_day((record,), self._spend_of, self._read_blob, self._watch)
-        if pos > self._since:
-            self._count(agent, days.items())
+        self.add_days(agent, pos, days.items())
 
-    def _count(self, agent: str | None, days: Iterable[tuple[int, Spend]]) -> None:
-        for day, spend in days:
+    def add_days(self, agent: str | None, pos: int, days: Iterable[tuple[int, Spend]]) -> None:
+        """Count the spending of records up to the position `pos`."""
+        for day, spend in days if pos > self._since else ():
             self._counted[agent, day] = self._counted.get((agent, day), NO_SPEND) + spend
-
-    def add_pruned(self, stone: Tombstone) -> None:
-        if stone.pos > self._since:
-            self._count(stone.agent, stone.spent)
 
     def doubt(self, agent: str | None) -> None:
         """Leave an agent out of the comparison: one of its records is unreadable."""
@@ -291,9 +262,12 @@ class SpendingAudit:
         except BlobCorrupt:
             return None
 
-    def rows(self) -> tuple[Sequence[DailySpend], set[str | None]]:
-        """The counted spending, and the agents that are left out of the comparison."""
-        return sum_by_agent_and_day((*place, spend) for place, spend in self._counted.items()), self._unsure
+    def compare(self, days: Mapping[tuple[str | None, int], Spend]) -> Iterator[tuple[str, str, str]]:
+        """Differences between the listed spending and that of the records."""
+        for agent, day in sorted(days.keys() | self._counted.keys(), key=lambda place: (place[0] or "", place[1])):
+            listed, recorded = days.get((agent, day), NO_SPEND), self._counted.get((agent, day), NO_SPEND)
+            if listed != recorded and agent not in self._unsure:
+                yield "spending", f"{agent or '(no agent)'}/day {day}", f"counted {listed}, its records say {recorded}"
 
 
 # ---- checks of the caller's values ----
@@ -340,15 +314,4 @@ def audit_spending(reader: Reader, counted: SpendingAudit | None = None) -> Iter
         if whole != summed:
             yield "spending", f"{agent or '(no agent)'}", f"{whole} in all, but its days say {summed}"
     if counted is not None:
-        yield from _against_records(days, counted)
-
-
-def _against_records(
-    days: dict[tuple[str | None, int], Spend], counted: SpendingAudit
-) -> Iterator[tuple[str, str, str]]:
-    rows, unsure = counted.rows()
-    recorded_days = {(row.agent, row.day): row.spend for row in rows}
-    for agent, day in sorted(days.keys() | recorded_days.keys(), key=lambda place: (place[0] or "", place[1])):
-        listed, recorded = days.get((agent, day), NO_SPEND), recorded_days.get((agent, day), NO_SPEND)
-        if listed != recorded and agent not in unsure:
-            yield "spending", f"{agent or '(no agent)'}/day {day}", f"counted {listed}, its records say {recorded}"
+        yield from counted.compare(days)

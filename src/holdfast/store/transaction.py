@@ -15,34 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import records
+from holdfast import errors, records
 from holdfast.effects.canonical import canonical
 from holdfast.effects.keys import segment
-from holdfast.errors import (
-    BlobMissing,
-    ForkPointMissing,
-    HeadConflict,
-    HoldfastError,
-    InputTaken,
-    InvalidNumber,
-    JournalConflict,
-    JournalMissing,
-    JournalPruned,
-    LeaseHeld,
-)
-from holdfast.records import (
-    Admitted,
-    Blob,
-    Ended,
-    Handed,
-    JournalKind,
-    Opened,
-    Parked,
-    Record,
-    blobs_of,
-    next_status,
-    touches_lists,
-)
 from holdfast.secrets.redactor import redact_record
 from holdfast.store import notifications, waits
 from holdfast.store.contract import Command, Head, Journal, JournalRow, Lease, NewJournal, Owner, blob_digest
@@ -77,7 +52,7 @@ class Transaction:
         for command in commands:
             try:
                 answers.append(None if command is None else command.apply(self))
-            except HoldfastError as refusal:
+            except errors.HoldfastError as refusal:
                 answers.append(refusal)
         return answers
 
@@ -86,7 +61,7 @@ class Transaction:
         row = self.rows.journal(journal)
         if row is None:
             self.refuse_pruned_id(journal)
-            raise JournalMissing(journal)
+            raise errors.JournalMissing(journal)
         return row
 
     def refuse_pruned_id(self, journal: str, opening: OpenJournal | None = None, digest: str | None = None) -> None:
@@ -95,7 +70,8 @@ class Transaction:
         if stone is not None:
             if opening is not None:
                 check_opening(stone, opening)
-            raise JournalPruned(journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest)
+            same = digest is not None and digest == stone.digest
+            raise errors.JournalPruned(journal, stone.detail, stone.at, same=same)
 
     def leased_journal(self, lease: Lease) -> JournalRow:
         """The row of a served journal whose lease has not moved on."""
@@ -118,12 +94,17 @@ class Transaction:
         if command.agent != row.agent:
             body = self.rows.first_record(row)
             first = None if body is None else records.decode_unversioned(body)
-            if command.agent == (first.agent if isinstance(first, Opened) else None):
+            if command.agent == (first.agent if isinstance(first, records.Opened) else None):
                 command = replace(command, agent=row.agent)  # another agent took it over since
         check_opening(row, command)
         if command.metadata is not None:
             known = records.metadata_in(self.rows.first_record(row))
-            check_metadata(command.journal, known, msgspec.json.decode(command.metadata))
+            given = msgspec.json.decode(command.metadata)
+            if known != given:  # they never change
+                shown = [msgspec.json.encode(each, order="sorted").decode()[:200] for each in (known, given)]
+                helps = "open it without metadata, or choose another id"
+                opened = f"a session with the metadata {shown[0]}"
+                raise errors.JournalConflict(command.journal, opened, f"one with {shown[1]}", helps)
         return row
 
     def add_journal(self, opening: OpenJournal, parent: JournalRow | None = None, parent_seq: int = 0) -> JournalRow:
@@ -134,7 +115,7 @@ class Transaction:
         if parent is not None:
             row.parent, row.parent_seq, row.inputs = parent.id, parent_seq, parent.inputs
         row = self.rows.add_journal(row)
-        opened = Opened(
+        opened = records.Opened(
             at=at,
             kind=opening.kind,
             format=records.FORMAT,
@@ -159,7 +140,7 @@ class Transaction:
     def require_blobs(self, digests: Sequence[str]) -> None:
         for digest in digests:
             if not self.rows.has_blob(digest):
-                raise BlobMissing(digest)
+                raise errors.BlobMissing(digest)
 
 
 # ---- journals ----
@@ -169,7 +150,7 @@ class OpenJournal(Command[Journal], frozen=True):
     """Create a journal, or find it unchanged."""
 
     journal: str
-    kind: JournalKind
+    kind: records.JournalKind
     agent: str | None
     role: str | None = None
     session: str | None = None
@@ -219,14 +200,7 @@ class Quarantine(Command[None], frozen=True):
             tx.rows.save_journal(row)
 
 
-class ReadPosition(Command[int], frozen=True):
-    """The newest position of the store, after all commands queued before."""
-
-    def apply(self, tx: Transaction) -> int:
-        return tx.rows.last_position()
-
-
-class PutBlob(Command[Blob], frozen=True):
+class PutBlob(Command[records.Blob], frozen=True):
     """Store bytes under their digest."""
 
     digest: str
@@ -239,9 +213,9 @@ class PutBlob(Command[Blob], frozen=True):
         clean = super().redact(redactor)
         return clean if clean.body is self.body else replace(clean, digest=blob_digest(clean.body))
 
-    def apply(self, tx: Transaction) -> Blob:
+    def apply(self, tx: Transaction) -> records.Blob:
         tx.rows.put_blob(self.digest, self.body, tx.now.wall)
-        return Blob(self.digest, len(self.body))
+        return records.Blob(self.digest, len(self.body))
 
 
 # ---- leases ----
@@ -266,15 +240,11 @@ class Claim(Command[Lease], frozen=True):
         return Lease(row.id, row.epoch, self.owner, self.ttl_ms, row.head, row.wakes, new)
 
 
-class Renew(Command[None], frozen=True):
+def renew(tx: Transaction, lease: Lease) -> None:
     """Extend the lease by another term."""
-
-    lease: Lease
-
-    def apply(self, tx: Transaction) -> None:
-        row = tx.journal(self.lease.journal)
-        row.check_epoch(self.lease.epoch)
-        tx.extend_lease(row, self.lease.ttl_ms)
+    row = tx.journal(lease.journal)
+    row.check_epoch(lease.epoch)
+    tx.extend_lease(row, lease.ttl_ms)
 
 
 class Release(Command[None], frozen=True):
@@ -306,7 +276,7 @@ class Append(Command[Any], frozen=True):
     journal: str
     epoch: int
     head: int
-    records: Sequence[Record]
+    records: Sequence[records.Record]
     bodies: Sequence[bytes]
     plain: bool = False
     """No record touches the lists, the inbox or a blob, so there is nothing to update."""
@@ -337,9 +307,15 @@ class Append(Command[Any], frozen=True):
         head = plan_append(row, self)
         answered, agent = False, row.agent
         if not self.plain:
-            self._check_references(tx, row)
+            admitted: set[int] = set()
+            for record in self.records:
+                tx.require_blobs([blob.digest for blob in records.blobs_of(record)])
+                if type(record) is records.Admitted:
+                    if record.input in admitted or not tx.rows.is_pending(row, record.input):
+                        raise errors.InputTaken(row.id, record.input)
+                    admitted.add(record.input)
             # The run parks for a wait that is settled already: no other event would wake it.
-            parked = (name for record in self.records if type(record) is Parked for name in record.waits)
+            parked = (name for record in self.records if type(record) is records.Parked for name in record.waits)
             found = (tx.rows.wait(row, name) for name in parked)
             answered = any(wait is not None and wait.state != "open" for wait in found)
         used = [waits.decide_consume(row, tx.rows.wait(row, name), name, first) for name in self.consume]
@@ -360,32 +336,23 @@ class Append(Command[Any], frozen=True):
             notifications.send(tx, notice)
         return Head(head, row.wakes) if self.tells_wakes else head
 
-    def _check_references(self, tx: Transaction, row: JournalRow) -> None:
-        admitted: set[int] = set()
-        for record in self.records:
-            tx.require_blobs([blob.digest for blob in blobs_of(record)])
-            if type(record) is Admitted:
-                if record.input in admitted or not tx.rows.is_pending(row, record.input):
-                    raise InputTaken(row.id, record.input)
-                admitted.add(record.input)
-
     def _follow(self, tx: Transaction, row: JournalRow, first: int) -> None:
         """Update lists, inbox, waits, notifications and references for the new records."""
         for seq, record in enumerate(self.records, first):
-            row.status = next_status(row.status, record)
-            if touches_lists(record):
+            row.status = records.next_status(row.status, record)
+            if records.touches_lists(record):
                 row.updated = record.at
-            if type(record) is Admitted:
+            if type(record) is records.Admitted:
                 tx.rows.admit_input(row, record.input)
                 if row.notices:
                     notifications.follow_admission(tx, row, record)
-            if type(record) is Handed:
+            if type(record) is records.Handed:
                 row.agent = record.agent
-            if type(record) is Ended:
+            if type(record) is records.Ended:
                 waits.cancel_open(tx, row, f"{segment(record.run)}/")
                 if row.notices:
                     notifications.follow_end(tx, row, record)
-            for blob in blobs_of(record):
+            for blob in records.blobs_of(record):
                 tx.rows.refer(blob.digest, row, seq)
         tx.rows.save_journal(row)
 
@@ -399,15 +366,7 @@ def check_opening(row: JournalRow | Tombstone, command: OpenJournal) -> None:
         # A sub-agent session works for its own session and takes no other input.
         lent = row.kind == command.kind == "session" and row.session is not None and command.session is None
         helps = "fork it to go on from there, or choose another id" if lent else "choose another id"
-        raise JournalConflict(command.journal, _opened_as(row), _opened_as(command), helps)
-
-
-def check_metadata(journal: str, known: dict[str, Any], given: dict[str, Any]) -> None:
-    """Raise if the metadata of a session differ: they never change."""
-    if known != given:
-        shown = [msgspec.json.encode(each, order="sorted").decode()[:200] for each in (known, given)]
-        helps = "open it without metadata, or choose another id"
-        raise JournalConflict(journal, f"a session with the metadata {shown[0]}", f"one with {shown[1]}", helps)
+        raise errors.JournalConflict(command.journal, _opened_as(row), _opened_as(command), helps)
 
 
 def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:
@@ -423,11 +382,11 @@ def check_fork(parent: JournalRow, found: JournalRow | None, command: Fork) -> N
         if (found.parent, found.parent_seq) != (command.parent, command.at):
             taken = _opened_as(found) + _fork_of(found.parent, found.parent_seq)
             wanted = _opened_as(parent) + _fork_of(command.parent, command.at)
-            raise JournalConflict(found.id, taken, wanted)
+            raise errors.JournalConflict(found.id, taken, wanted)
         return
     parent.check_served()
     if not 1 <= command.at <= parent.head:
-        raise ForkPointMissing(parent.id, command.at, parent.head)
+        raise errors.ForkPointMissing(parent.id, command.at, parent.head)
 
 
 def _fork_of(parent: str | None, seq: int) -> str:
@@ -439,7 +398,7 @@ def decide_claim(row: JournalRow, now: Instant, *, holder_gone: bool) -> int:
     row.check_served()
     left = row.lease_left(now)
     if row.owner is not None and left > 0 and not holder_gone:
-        raise LeaseHeld(row.id, row.owner.describe(), left)
+        raise errors.LeaseHeld(row.id, row.owner.describe(), left)
     return row.epoch + 1
 
 
@@ -448,7 +407,7 @@ def plan_append(row: JournalRow, command: Append) -> int:
     row.check_epoch(command.epoch)
     row.check_served()
     if row.head != command.head:
-        raise HeadConflict(row.id, command.head, row.head)
+        raise errors.HeadConflict(row.id, command.head, row.head)
     return row.head + len(command.bodies)
 
 
@@ -457,5 +416,5 @@ def decide_seen(row: JournalRow, seen: int | None) -> int:
     if seen is None:
         return row.seen
     if seen > row.wakes:
-        raise InvalidNumber("seen", seen, f"{row.id!r} was woken {row.wakes:,} times")
+        raise errors.InvalidNumber("seen", seen, f"{row.id!r} was woken {row.wakes:,} times")
     return max(row.seen, seen)

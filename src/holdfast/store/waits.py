@@ -85,9 +85,9 @@ class SettleWait(Command[Settlement], frozen=True):
     def apply(self, tx: Transaction) -> Settlement:
         row = tx.journal(self.journal)
         found = tx.rows.wait(row, self.name)
-        stop = stop_before_answer(row, found, self)
-        stopped = stop is not None and tx.rows.input_by_key(row, stop) is not None
-        # If its turn is being stopped, no answer counts any more.
+        # If its turn is being stopped, no answer to a question counts any more.
+        asked = row.kind == "session" and found is not None and found.body is not None and self.state == "resolved"
+        stopped = asked and tx.rows.input_by_key(row, stop_key(self.name.partition("/")[0])) is not None
         command = replace(self, state="cancelled", rule=None) if stopped else self
         settlement = decide_settle(row, found, command, tx.now)
         if stopped:
@@ -117,7 +117,11 @@ class SettleNext(Command[Settlement], frozen=True):
 
     def apply(self, tx: Transaction) -> Settlement:
         row = tx.journal(self.journal)
-        memo = None if self.key is None else self._memo(row, self.key)
+        memo = None
+        if self.key is not None:  # each run has its own signals
+            run = self.prefix.partition("/")[0]
+            name = f"{SIGNAL_MEMO_PREFIX}{blob_digest(f'{run}/{self.key}'.encode())[:40]}"
+            memo = Wait(row.id, name, "resolved", None, signal_memo_payload(self.payload), opened=False)
         known = None if memo is None else tx.rows.wait(row, memo.name)
         if memo is not None and known is not None:
             if row.revoked or known.state == "revoked":
@@ -138,12 +142,6 @@ class SettleNext(Command[Settlement], frozen=True):
         if memo is not None:
             tx.rows.save_wait(row, memo)
         return settlement
-
-    def _memo(self, row: JournalRow, key: str) -> Wait:
-        """The wait that remembers a signal with a key and the digest of its payload. Each run has its own signals."""
-        run = self.prefix.partition("/")[0]
-        name = f"{SIGNAL_MEMO_PREFIX}{blob_digest(f'{run}/{key}'.encode())[:40]}"
-        return Wait(row.id, name, "resolved", None, signal_memo_payload(self.payload), opened=False)
 
 
 class RevokeWaits(Command[int], frozen=True):
@@ -189,13 +187,6 @@ def decide_open_wait(row: JournalRow, found: Wait | None, command: OpenWait, now
     if found is None or command.body is not None:
         return opened
     return replace(opened, state=found.state, payload=found.payload)
-
-
-def stop_before_answer(row: JournalRow, found: Wait | None, command: SettleWait) -> str | None:
-    """The key of the stop request that would make this answer too late; None if no stop request can."""
-    if row.kind != "session" or found is None or found.body is None or command.state != "resolved":
-        return None
-    return stop_key(found.name.partition("/")[0])
 
 
 def decide_settle(row: JournalRow, found: Wait | None, command: SettleWait, now: Instant) -> Settlement:

@@ -8,7 +8,7 @@ import apsw
 
 from holdfast.clock import Instant
 from holdfast.store import StoredAttachment, StoreLimits
-from holdfast.store.retention import CollectBlobs
+from holdfast.store.retention import collect_blobs
 from holdfast.store.sqlite.backend import MemoryDisk
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import MIGRATIONS
@@ -38,7 +38,7 @@ def _steps_of_search(db: Db, after: str) -> int:
 
 def test_the_search_for_more_unused_blobs_does_not_look_at_those_before_it_again() -> None:
     db = cast("Db", apsw.Connection(":memory:"))
-    for script in MIGRATIONS:
+    for script in MIGRATIONS.values():
         db.execute(script)
     for number in range(1_000):
         db.execute("INSERT INTO blobs (digest, at, body) VALUES (?, 0, x'00')", (f"a{number:04}",))
@@ -54,7 +54,7 @@ def test_what_is_needed_since_it_was_found_unused_is_not_collected() -> None:
     rows.put_blob("b", b"x", 0)
     rows.put_blob("c", b"x", LATE)
     rows.attachments.put(StoredAttachment("s", "b", "text/plain", 1, at=LATE))
-    asked = CollectBlobs(LATE, ("a", "b", "c", "d"), without_roots=True)
-    collected = asked.apply(Transaction(rows, StoreLimits(), Instant(LATE, 0, "")))
+    tx = Transaction(rows, StoreLimits(), Instant(LATE, 0, ""))
+    collected = collect_blobs(tx, LATE, ("a", "b", "c", "d"), without_roots=True)
     assert (collected.blobs, collected.bytes) == (1, 1)
     assert sorted(digest for digest, _ in disk.reader.raw_blobs()) == ["b", "c"]

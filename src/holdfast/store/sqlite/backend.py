@@ -16,32 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 import apsw
 
-from holdfast.errors import (
-    InvalidArgument,
-    StoreClosed,
-    StoreKeyMissing,
-    StoreReadOnly,
-    StoreRefused,
-    UsageError,
-)
+from holdfast import errors
 from holdfast.store.backend import Backend, Versions, WriteJob
-from holdfast.store.sqlite.files import (
-    check_access,
-    check_current,
-    check_schema,
-    check_viewable,
-    closed,
-    connect_reader,
-    connect_viewer,
-    opening,
-    prepare,
-    snapshot,
-    translate,
-    translated,
-)
+from holdfast.store.sqlite import files
 from holdfast.store.sqlite.key import KEY_BYTES, Seal, load_seal
-from holdfast.store.sqlite.reader import SqliteReader
-from holdfast.store.sqlite.rows import SqliteRows
+from holdfast.store.sqlite.rows import SqliteReader, SqliteRows
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import RELEASE_LEASES, StoreWriter, connect_writer
 from holdfast.store.transaction import Transaction
@@ -51,7 +30,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.store.contract import Command, Durability, Owner, Reader, StoreLimits
-    from holdfast.store.sqlite.files import Db
 
 
 T = TypeVar("T")
@@ -113,7 +91,7 @@ class _FileBackend(Backend):
 
     def _run(self, query: Callable[[Reader], T]) -> T:
         """Run a query in the calling thread, on an idle connection or a new one."""
-        with translated(self.path):
+        with files.translated(self.path):
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -128,10 +106,10 @@ class _FileBackend(Backend):
     def _close_readers(self) -> None:
         """Interrupt running reads and close all reading connections."""
         for connection in list(self._busy):
-            connection.interrupt()
+            connection.deadline = 0.0
         self._threads.shutdown(wait=True)
         for connection in self._idle:
-            connection.close()
+            connection.db.close()
 
     async def changed(self, version: int, timeout: float | None) -> int:
         self._check_usable()
@@ -173,18 +151,18 @@ class SqliteBackend(_FileBackend):
         """Open the store at `path`, or create one."""
         if durability not in ("power", "process"):
             message = f"durability is 'power' or 'process', not {durability!r}"
-            raise UsageError(message)
+            raise errors.UsageError(message)
         absolute = await asyncio.to_thread(_absolute, path)
         return await cls(absolute, durability=durability, clock=clock, limits=limits, vfs=vfs).start()
 
     def _start(self) -> None:
-        with translated(self.path):
+        with files.translated(self.path):
             try:
-                with opening(self.path):
-                    prepare(self.path)
+                with files.opening(self.path):
+                    files.prepare(self.path)
                     self._writer.start()
             except OSError as error:
-                raise StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
+                raise errors.StoreRefused(self.path, f"{error.strerror or error}: {error.filename}") from error
             try:
                 # This reader stays open, so that the log survives when the writer reconnects.
                 self._idle.append(self._connect_reader())
@@ -196,12 +174,12 @@ class SqliteBackend(_FileBackend):
     def _stop(self) -> None:
         self._close_readers()
         self._writer.stop()  # last: only a connection that can write cleans up the log
-        closed(self.path)
+        files.closed(self.path)
 
     def _connect_reader(self) -> ReadConnection:
-        return ReadConnection(connect_reader(self.path, self.limits, self._vfs), self.limits, self._seal)
+        return ReadConnection(files.connect_reader(self.path, self.limits, self._vfs), self.limits, self._seal)
 
-    def connect_writer(self) -> tuple[Db, Seal]:
+    def connect_writer(self) -> tuple[files.Db, Seal]:
         connection = connect_writer(self.path, self._durability, self.limits, self._vfs, self.clock.read().wall)
         if self._seal is None:
             try:
@@ -240,17 +218,17 @@ class SqliteViewer(_FileBackend):
         return await cls(await asyncio.to_thread(_absolute, path), clock, limits).start()
 
     def _start(self) -> None:
-        with translated(self.path), opening(self.path):
-            check_viewable(self.path)
+        with files.translated(self.path), files.opening(self.path):
+            files.check_viewable(self.path)
             # A read-only copy may be for other users to read, without the key.
             is_copy = not (self.path.stat().st_mode & 0o222 and os.access(self.path, os.W_OK))
             if not is_copy:
-                check_access(self.path)
-            db = connect_viewer(self.path, self.limits)
+                files.check_access(self.path)
+            db = files.connect_viewer(self.path, self.limits)
             try:
-                check_schema(self.path, db)
-                check_current(self.path, db)
-                with nullcontext() if not is_copy else suppress(StoreKeyMissing):
+                files.check_schema(self.path, db)
+                files.check_current(self.path, db)
+                with nullcontext() if not is_copy else suppress(errors.StoreKeyMissing):
                     self._seal, self.secret = load_seal(self.path, db, look=True)
                 self._first = ReadConnection(db, self.limits, self._seal)
                 self.store_id, self._data_version = self._first.store_id(), self._first.data_version()
@@ -260,15 +238,15 @@ class SqliteViewer(_FileBackend):
 
     def _stop(self) -> None:
         self._close_readers()
-        self._first.close()
-        closed(self.path)
+        self._first.db.close()
+        files.closed(self.path)
 
     def _connect_reader(self) -> ReadConnection:
-        return ReadConnection(connect_viewer(self.path, self.limits), self.limits, self._seal)
+        return ReadConnection(files.connect_viewer(self.path, self.limits), self.limits, self._seal)
 
     def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
         self._check_usable()
-        raise StoreReadOnly(self.path)
+        raise errors.StoreReadOnly(self.path)
 
     @property
     def shared(self) -> bool:
@@ -280,7 +258,7 @@ class SqliteViewer(_FileBackend):
 
     def _compare(self) -> None:
         """Wake the callers of `changed` if another process has committed."""
-        with translated(self.path), self._comparing:
+        with files.translated(self.path), self._comparing:
             found = self._first.data_version()
             changed, self._data_version = found != self._data_version, found
         if changed:
@@ -290,13 +268,13 @@ class SqliteViewer(_FileBackend):
 
 def _absolute(path: Path | str) -> Path:
     if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("path", path, "a path")
+        raise errors.InvalidArgument("path", path, "a path")
     try:
         usable = b"\0" not in os.fsencode(path) and bool(str(path))
     except UnicodeEncodeError:
         usable = False
     if not usable:
-        raise InvalidArgument("path", path, "a path that a file can have")
+        raise errors.InvalidArgument("path", path, "a path that a file can have")
     return Path(path).absolute()
 
 
@@ -306,32 +284,26 @@ def _absolute(path: Path | str) -> Path:
 class ReadConnection:
     """A reading connection, which interrupts a read longer than `StoreLimits.read_ms`."""
 
-    def __init__(self, db: Db, limits: StoreLimits, seal: Seal | None) -> None:
-        self._db = db
+    def __init__(self, db: files.Db, limits: StoreLimits, seal: Seal | None) -> None:
+        self.db = db
+        self.deadline = 0.0
         self._reader = SqliteReader(db, seal, limits.page_bytes)
         self._limit = limits.read_ms / 1000
-        self._deadline = 0.0
-        db.set_progress_handler(lambda: time.monotonic() > self._deadline, _PROGRESS_STEPS)
+        db.set_progress_handler(lambda: time.monotonic() > self.deadline, _PROGRESS_STEPS)
 
     def run(self, query: Callable[[Reader], T]) -> T:
         """Run a query on one snapshot."""
-        self._deadline = time.monotonic() + self._limit
-        with snapshot(self._db):
+        self.deadline = time.monotonic() + self._limit
+        with files.snapshot(self.db):
             return query(self._reader)
 
     def store_id(self) -> str:
-        found: bytes = self._db.execute("SELECT value FROM meta WHERE key = 'store_id'").get
+        found: bytes = self.db.execute("SELECT value FROM meta WHERE key = 'store_id'").get
         return found.hex()
 
     def data_version(self) -> int:
         """A number that changes when another connection commits."""
-        return int(self._db.pragma("data_version"))
-
-    def interrupt(self) -> None:
-        self._deadline = 0.0
-
-    def close(self) -> None:
-        self._db.close()
+        return int(self.db.pragma("data_version"))
 
 
 # ---- changes by other processes ----
@@ -346,10 +318,12 @@ class LogWatcher:
         self._timer: asyncio.Handle | None = None
         self._waiting = 0
         self._closed = False
-        try:
-            self._inotify = _Inotify(path.with_name(path.name + "-wal"))
-        except (AttributeError, OSError):  # unsupported by the system, or no more of them
-            self._inotify = None
+        self._log = os.fsencode(path.with_name(path.name + "-wal"))
+        self._libc = ctypes.CDLL(None)
+        # None where the system does not support it, or has no more of them.
+        make = getattr(self._libc, "inotify_init1", None)
+        fd = -1 if make is None else int(make(os.O_NONBLOCK | os.O_CLOEXEC))
+        self._inotify = None if fd < 0 else fd
 
     @contextmanager
     def waiting(self) -> Generator[None]:
@@ -368,11 +342,11 @@ class LogWatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True
-        inotify, self._inotify = self._inotify, None
-        if inotify is not None:
-            self._loop.remove_reader(inotify.fd)
+        fd, self._inotify = self._inotify, None
+        if fd is not None:
+            self._loop.remove_reader(fd)
             # The kernel waits for its readers first, some ten milliseconds, which must not block the event loop.
-            threading.Thread(target=os.close, args=[inotify.fd], name="holdfast-inotify").start()
+            threading.Thread(target=os.close, args=[fd], name="holdfast-inotify").start()
 
     def _fire(self) -> None:
         """Listen again, then look. Our own commits touch the log too; they cost nothing while we do not listen."""
@@ -386,10 +360,12 @@ class LogWatcher:
         self._timer = self._loop.call_later(_TICK if listening else _POLL, self._fire)
 
     def _listen(self) -> bool:
-        if self._inotify is None or not self._inotify.watch():
+        fd = self._inotify
+        # Watch the log anew each time: it may have been recreated under the same name.
+        if fd is None or self._libc.inotify_add_watch(fd, self._log, _IN_ATTRIB) < 0:
             return False
         try:
-            self._loop.add_reader(self._inotify.fd, self._on_event, self._inotify.fd)
+            self._loop.add_reader(fd, self._on_event, fd)
         except NotImplementedError:  # an event loop that can't watch files
             return False
         return True
@@ -400,21 +376,6 @@ class LogWatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_COALESCE, self._fire)
-
-
-class _Inotify:
-    """Kernel events about one file."""
-
-    def __init__(self, log: Path) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._log = os.fsencode(log)
-        self.fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-        if self.fd < 0:
-            raise OSError(ctypes.get_errno(), "inotify_init1")
-
-    def watch(self) -> bool:
-        """Watch the log, anew each time: it may have been recreated under the same name."""
-        return int(self._libc.inotify_add_watch(self.fd, self._log, _IN_ATTRIB)) >= 0
 
 
 # ---- in memory ----
@@ -452,7 +413,7 @@ class MemoryDisk:
                 self.db.execute("ROLLBACK")
             self._rows.forget()
             if len(commands) == 1:
-                return [translate(_NAME, error)]
+                return [files.translate(_NAME, error)]
             return [self.commit([command], limits, clock)[0] for command in commands]
         return answers
 
@@ -461,18 +422,18 @@ class MemoryDisk:
         self._rows.forget()  # it caches journal rows with their owners
 
 
-def _new_database() -> Db:
+def _new_database() -> files.Db:
     """A copy of an empty store, thirty times as fast as creating the tables."""
     made = apsw.Connection(":memory:")
     with _copying, made.backup("main", _empty_database(), "main") as copy:
         copy.step(-1)
-    return cast("Db", made)
+    return cast("files.Db", made)
 
 
 @cache
 def _empty_database() -> apsw.Connection:
     made = apsw.Connection(":memory:")
-    migrate(cast("Db", made), 0, lambda: None)
+    migrate(cast("files.Db", made), 0, lambda: None)
     return made
 
 
@@ -540,7 +501,7 @@ class MemoryBackend(Backend):
 
     async def read(self, query: Callable[[Reader], T]) -> T:
         self._check_usable()
-        with translated(_NAME):
+        with files.translated(_NAME):
             return query(self._reader)
 
     @property
@@ -552,7 +513,7 @@ class MemoryBackend(Backend):
         self._closed = True
         for job in self._unanswered.values():
             if job.waiter is not None and not job.waiter.done():
-                job.waiter.set_exception(StoreClosed())
+                job.waiter.set_exception(errors.StoreClosed())
                 job.waiter.exception()  # its caller died with the process: an unread error is no warning
                 if job.then is not None:
                     self._loop.call_soon(job.then, job.waiter)

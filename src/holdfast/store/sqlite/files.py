@@ -19,22 +19,10 @@ from urllib.parse import quote
 
 import apsw
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
-from holdfast.errors import (
-    HoldfastError,
-    InvariantBroken,
-    StoreBusy,
-    StoreDamaged,
-    StoreFailed,
-    StoreForeign,
-    StoreFull,
-    StoreRefused,
-    StoreTooNew,
-    StoreUnsafe,
-    StoreUntrusted,
-)
 from holdfast.store.paths import FOLDER
-from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
+from holdfast.store.sqlite.schema import APPLICATION_ID, OLDEST, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -63,11 +51,11 @@ def check_file(path: Path, file: Path) -> None:
         return
     quoted = shlex.quote(str(file))
     if not stat.S_ISREG(found.st_mode):
-        raise StoreUntrusted(path, f"{file} is no regular file", f"mv {quoted} {quoted}.away")
+        raise errors.StoreUntrusted(path, f"{file} is no regular file", f"mv {quoted} {quoted}.away")
     _check_owner(path, file, found)
     if found.st_mode & _BEYOND_OWNER:
         reason = f"others may read or write {file} (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise StoreUntrusted(path, reason, f"chmod 600 {quoted}")
+        raise errors.StoreUntrusted(path, reason, f"chmod 600 {quoted}")
     if found.st_nlink > 1:
         mount = next(folder for folder in file.absolute().parents if os.path.ismount(folder))
         # Do not replace the file by a copy: a process that has it open would go on writing to the old one.
@@ -75,7 +63,7 @@ def check_file(path: Path, file: Path) -> None:
             f"{file} has {found.st_nlink} names (hard links), and tools may reach it by another one; rm every other "
             "name that the command lists"
         )
-        raise StoreUntrusted(path, reason, f"find {shlex.quote(str(mount))} -xdev -inum {found.st_ino}")
+        raise errors.StoreUntrusted(path, reason, f"find {shlex.quote(str(mount))} -xdev -inum {found.st_ino}")
 
 
 def _check_folder(path: Path, folder: Path) -> None:
@@ -85,14 +73,14 @@ def _check_folder(path: Path, folder: Path) -> None:
     if others:
         aside = "" if not found.st_mode & stat.S_ISVTX else ", or keep the store in a folder of its own"
         reason = f"others may write to its folder {folder} (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise StoreUntrusted(path, reason, f"chmod go-w {shlex.quote(str(folder))}{aside}")
+        raise errors.StoreUntrusted(path, reason, f"chmod go-w {shlex.quote(str(folder))}{aside}")
 
 
 def _check_owner(path: Path, place: Path, found: os.stat_result) -> None:
     own = os.geteuid()
     if found.st_uid not in {own, 0}:
         reason = f"{place} belongs to another user ({found.st_uid})"
-        raise StoreUntrusted(path, reason, f"chown {own} {shlex.quote(str(place))}")
+        raise errors.StoreUntrusted(path, reason, f"chown {own} {shlex.quote(str(place))}")
 
 
 def _is_own_group(found: os.stat_result) -> bool:
@@ -120,7 +108,7 @@ def check_schema(path: Path, connection: Db) -> None:
         kind, name = found
         shown = name if isinstance(name, str) and name.isprintable() else ascii(name)
         drop = f'DROP {kind.upper()} "{shown}"'
-        raise StoreUntrusted(
+        raise errors.StoreUntrusted(
             path,
             f"it has a {kind} {shown!r}, which Holdfast did not make",
             f"sqlite3 {shlex.quote(str(path))} {shlex.quote(drop)}",
@@ -196,11 +184,11 @@ def prepare(path: Path) -> None:
     """Make sure that `path` is a store or can become one. A refusal changes nothing."""
     library = tuple(map(int, apsw.sqlite_lib_version().split(".")))
     if (reason := check_library(library)) is not None:
-        raise StoreUnsafe(path, reason)
+        raise errors.StoreUnsafe(path, reason)
     if path.is_dir():
-        raise StoreForeign(path, "it is a directory")
+        raise errors.StoreForeign(path, "it is a directory")
     if not path.parent.is_dir() and path.parent.exists():
-        raise StoreRefused(path, f"{path.parent} is not a directory")
+        raise errors.StoreRefused(path, f"{path.parent} is not a directory")
     exists = path.exists()
     if exists:
         check_header(path)
@@ -209,7 +197,7 @@ def prepare(path: Path) -> None:
         path.chmod(0o600)  # an empty file that is about to become a store
     check_access(path)
     if (reason := check_filesystem(_filesystem(path.parent), locks_work=_locks_work(path.parent))) is not None:
-        raise StoreUnsafe(path, reason)
+        raise errors.StoreUnsafe(path, reason)
     if not exists:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -263,14 +251,13 @@ def check_header(path: Path) -> None:
         return
     if not header:
         if path.with_name(path.name + "-wal").exists() and path.with_name(path.name + "-wal").stat().st_size:
-            raise StoreDamaged(path, "the file is empty, but it has a write-ahead log")
+            raise errors.StoreDamaged(path, "the file is empty, but it has a write-ahead log")
         return
     application, version = _identity(header)
     if application != APPLICATION_ID and not _can_be_healed(path):
         known = header.startswith(_MAGIC) and len(header) >= _HEADER
-        raise StoreForeign(
-            path, "it is a SQLite database of another program" if known else "it is not a SQLite database"
-        )
+        reason = "it is a SQLite database of another program" if known else "it is not a SQLite database"
+        raise errors.StoreForeign(path, reason)
     if application == APPLICATION_ID:
         check_version(path, version)
 
@@ -288,9 +275,14 @@ def _can_be_healed(path: Path) -> bool:
     A power cut can tear the first page while it is written. Then the log still has the whole page, or a rollback
     journal shows that the file was empty before and about to become a store.
     """
-    return _log_has_store(path.with_name(path.name + "-wal")) or _journal_is_of_new_file(
-        path.with_name(path.name + "-journal")
-    )
+    if _log_has_store(path.with_name(path.name + "-wal")):
+        return True
+    try:
+        with path.with_name(path.name + "-journal").open("rb") as file:
+            header = file.read(28)
+    except FileNotFoundError:
+        return False
+    return len(header) == 28 and header[:8] == _JOURNAL_MAGIC and struct.unpack_from(">I", header, 16)[0] == 0
 
 
 def _log_has_store(log: Path) -> bool:
@@ -307,18 +299,14 @@ def _log_has_store(log: Path) -> bool:
     return False
 
 
-def _journal_is_of_new_file(journal: Path) -> bool:
-    if not journal.exists():
-        return False
-    with journal.open("rb") as file:
-        header = file.read(28)
-    return len(header) == 28 and header[:8] == _JOURNAL_MAGIC and struct.unpack_from(">I", header, 16)[0] == 0
-
-
 def check_version(path: Path, version: int) -> None:
-    """Refuse a store of a newer release."""
+    """Refuse a store of a newer release, or of a schema from before the first preview."""
+    if 0 < version < OLDEST:
+        reason = f"its schema is version {version}, and the oldest that this release can bring up to date is {OLDEST}"
+        raise errors.StoreRefused(path, reason)
     if version > VERSION:
-        raise StoreTooNew(path, f"its schema is version {version}, this release knows {VERSION}; update Holdfast")
+        reason = f"its schema is version {version}, this release knows {VERSION}; update Holdfast"
+        raise errors.StoreTooNew(path, reason)
 
 
 def _make_directory(directory: Path) -> None:
@@ -373,7 +361,10 @@ def _try_lock(handle: int) -> bool:
 
 def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
     """A read-only connection."""
-    connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
+    return _forbid_writes(connect(path, apsw.SQLITE_OPEN_READONLY, vfs), limits)
+
+
+def _forbid_writes(connection: Db, limits: StoreLimits) -> Db:
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection
@@ -392,7 +383,7 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
     if logged:
         if not writable and not path.with_name(f"{path.name}-shm").exists():
             reason = f"it has a log ({log.name}) that can't be read where nothing may be written; copy both elsewhere"
-            raise StoreRefused(path, reason)
+            raise errors.StoreRefused(path, reason)
         connection = connect(path, apsw.SQLITE_OPEN_READONLY)
     elif writable:
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
@@ -401,20 +392,18 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         uri = f"file:{quote(str(path))}?immutable=1"
         connection = cast("Db", apsw.Connection(uri, flags=flags))
-    connection.set_busy_timeout(limits.busy_ms)
-    connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
-    return connection
+    return _forbid_writes(connection, limits)
 
 
 def check_viewable(path: Path) -> None:
     """Make sure that `path` is a readable store. Changes nothing."""
     if path.is_dir():
-        raise StoreForeign(path, "it is a directory")
+        raise errors.StoreForeign(path, "it is a directory")
     if not path.exists():
-        raise StoreRefused(path, "there is no such file")
+        raise errors.StoreRefused(path, "there is no such file")
     check_header(path)
     if not path.stat().st_size:
-        raise StoreForeign(path, "it is empty: no store was made of it yet")
+        raise errors.StoreForeign(path, "it is empty: no store was made of it yet")
 
 
 def check_current(path: Path, connection: Db) -> None:
@@ -422,7 +411,7 @@ def check_current(path: Path, connection: Db) -> None:
     found = int(connection.pragma("user_version"))
     if found < VERSION:
         reason = f"its schema is version {found}, and {VERSION} is wanted; open it once to bring it up to date"
-        raise StoreRefused(path, reason)
+        raise errors.StoreRefused(path, reason)
 
 
 @contextmanager
@@ -444,29 +433,29 @@ def translated(path: Path) -> Generator[None]:
         raise translate(path, error) from error
 
 
-def translate(path: Path, error: Exception) -> HoldfastError:
+def translate(path: Path, error: Exception) -> errors.HoldfastError:
     """The store error for an error of SQLite; any other error is a bug, and becomes `InvariantBroken`."""
     detail = str(error) or type(error).__name__
     match error:
-        case HoldfastError():
+        case errors.HoldfastError():
             return error
         case UnicodeDecodeError():  # the store writes only UTF-8
-            return StoreDamaged(path, f"a text in it can't be read: {error.reason}")
+            return errors.StoreDamaged(path, f"a text in it can't be read: {error.reason}")
         case apsw.FullError():
-            return StoreFull(detail)
+            return errors.StoreFull(detail)
         case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
-            return StoreFull(f"{detail}: the shared memory of the store can't grow")
+            return errors.StoreFull(f"{detail}: the shared memory of the store can't grow")
         case apsw.BusyError() | apsw.LockedError():
-            return StoreBusy("another process holds the write lock")
+            return errors.StoreBusy("another process holds the write lock")
         case apsw.CorruptError() | apsw.NotADBError():
-            return StoreDamaged(path, detail)
+            return errors.StoreDamaged(path, detail)
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
-            return StoreRefused(path, f"it can't be opened for writing ({detail})")
+            return errors.StoreRefused(path, f"it can't be opened for writing ({detail})")
         case apsw.InterruptError():
-            return StoreBusy("the read took too long and was stopped")
+            return errors.StoreBusy("the read took too long and was stopped")
         case apsw.Error():
-            return StoreFailed(detail)
+            return errors.StoreFailed(detail)
         case _:
-            broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
+            broken = errors.InvariantBroken(f"a command failed in a way it must not: {error!r}")
             broken.__cause__ = error
             return broken

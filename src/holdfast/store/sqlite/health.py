@@ -16,17 +16,9 @@ from holdfast.errors import StoreRefused, StoreUntrusted
 from holdfast.store.audit import Violation, audit
 from holdfast.store.contract import StoreLimits
 from holdfast.store.lease import is_gone
-from holdfast.store.sqlite.files import (
-    check_access,
-    check_current,
-    check_schema,
-    check_viewable,
-    connect_viewer,
-    snapshot,
-    translated,
-)
+from holdfast.store.sqlite import files
 from holdfast.store.sqlite.key import load_seal
-from holdfast.store.sqlite.reader import SqliteReader
+from holdfast.store.sqlite.rows import SqliteReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.store.contract import JournalRow
     from holdfast.store.spending import SpendOf
-    from holdfast.store.sqlite.files import Db
 
 
 MAX_PROBLEMS = 100
@@ -104,18 +95,18 @@ def examine(
     """
     until = time.monotonic() + seconds
     file = Path(path)
-    check_viewable(file)
-    with translated(file):
-        connection = connect_viewer(file, StoreLimits())
+    files.check_viewable(file)
+    with files.translated(file):
+        connection = files.connect_viewer(file, StoreLimits())
         try:
-            check_schema(file, connection)
-            check_current(file, connection)
+            files.check_schema(file, connection)
+            files.check_current(file, connection)
             seal, unsealed = None, list[str]()
             try:
                 seal = load_seal(file, connection, look=True)[0]
             except StoreRefused as error:
                 unsealed = [f"key: {error.reason}"]
-            with snapshot(connection):  # other processes may go on writing
+            with files.snapshot(connection):  # other processes may go on writing
 
                 def enough() -> str | None:
                     return f"{seconds:g} seconds" if time.monotonic() > until else None
@@ -131,7 +122,7 @@ def examine(
             connection.close()
 
 
-def _damage(db: Db, enough: Callable[[], str | None]) -> list[Violation]:
+def _damage(db: files.Db, enough: Callable[[], str | None]) -> list[Violation]:
     """Findings of SQLite's own integrity check."""
     try:
         return [
@@ -141,13 +132,13 @@ def _damage(db: Db, enough: Callable[[], str | None]) -> list[Violation]:
         return [Violation("limit", f"stopped after {enough()}", "SQLite's own check of the file did not end")]
 
 
-def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]) -> StoreHealth:
+def _report(path: Path, db: files.Db, unsealed: list[str], violations: list[Violation]) -> StoreHealth:
     reader = SqliteReader(db, None)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
     problems: list[str] = []
     try:
-        check_access(path)
+        files.check_access(path)
     except StoreUntrusted as error:
         problems.append(f"access: {error.reason}")
     problems += unsealed

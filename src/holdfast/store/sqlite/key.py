@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from hashlib import blake2b
 from hmac import compare_digest
 from itertools import chain, count
@@ -17,33 +17,23 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import apsw
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
+from holdfast.store.contract import Wait
 from holdfast.store.lease import is_gone
 from holdfast.store.paths import key_file
-from holdfast.store.sqlite.files import (
-    check_access,
-    check_file,
-    check_header,
-    check_schema,
-    connect,
-    sync_directory,
-    translated,
-)
+from holdfast.store.sqlite import files
 from holdfast.store.sqlite.rows import WAIT_COLUMNS, owner_of, raw_wait, wait_crc
 from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
 from holdfast.store.sqlite.tables import SqliteTables
 from holdfast.store.waits import SIGNAL_MEMO_PREFIX, signal_memo_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
-    from holdfast.store.contract import Wait
-    from holdfast.store.sqlite.files import Db
     from holdfast.store.waits import StoredRule
 
 
@@ -89,25 +79,17 @@ class Seal:
         """Encrypt the token key of an older schema for the store; the same call decrypts it."""
         return bytes(one ^ other for one, other in zip(secret, self._derived(b"cover"), strict=True))
 
-    def of_wait(self, wait: Wait) -> bytes:
-        said = ("wait", wait.journal, wait.name, wait.state, wait.deadline, wait.payload, wait.opened, wait.kind)
-        return self._of((*said, wait.body, wait.at, wait.consumed))
-
-    def of_rule(self, rule: StoredRule) -> bytes:
-        said = ("rule", rule.id, rule.agent, rule.body, rule.digest, rule.by, rule.at)
-        return self._of((*said, rule.removed_by, rule.removed_at))
-
-    def _of(self, said: tuple[object, ...]) -> bytes:
+    def of(self, row: Wait | StoredRule) -> bytes:
+        """The seal of a row. It covers all fields in order, so another field needs a migration that seals anew."""
+        said = ("wait" if isinstance(row, Wait) else "rule", *astuple(row))
         return blake2b(_encode(said), key=self._rows, digest_size=_SEAL_BYTES).digest()
 
-    def matches_wait(self, wait: Wait, mac: object) -> bool:
-        return isinstance(mac, bytes) and compare_digest(self.of_wait(wait), mac)
-
-    def matches_rule(self, rule: StoredRule, mac: object) -> bool:
-        return isinstance(mac, bytes) and compare_digest(self.of_rule(rule), mac)
+    def matches(self, row: Wait | StoredRule, mac: object) -> bool:
+        """True if `mac` is the seal of the row."""
+        return isinstance(mac, bytes) and compare_digest(self.of(row), mac)
 
 
-def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, bytes]:
+def load_seal(path: Path, connection: files.Db, *, look: bool = False) -> tuple[Seal, bytes]:
     """The seal of the store at `path` and the key of its wait tokens.
 
     Raises `StoreKeyMissing` or `StoreKeyWrong`. With `look`, no file is changed.
@@ -146,11 +128,11 @@ def _fitting(path: Path, file: Path, store_id: bytes, check: bytes) -> Seal | No
     return seal if seal.check == check else None
 
 
-def _value(connection: Db, key: str) -> Any:  # a damaged file may hold anything
+def _value(connection: files.Db, key: str) -> Any:  # a damaged file may hold anything
     return connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
 
 
-def make_seal(path: Path, connection: Db, found: int, now: int) -> None:
+def make_seal(path: Path, connection: files.Db, found: int, now: int) -> None:
     """Give a store of schema `found` its key and seal its rows, in the transaction of the caller.
 
     A key file beside an older schema shows that a sealed store was replaced by an older copy. A key in the environment
@@ -179,25 +161,29 @@ def make_seal(path: Path, connection: Db, found: int, now: int) -> None:
     _seal_rows(connection, seal)
 
 
-def keep_key(path: Path, connection: Db) -> None:
+def keep_key(path: Path, connection: files.Db) -> None:
     """Give the new key file its final name, if it belongs to the committed store.
 
     A key file of another store under that name is put aside. A new key file of another store stays: its process was
     killed, or is about to commit.
     """
     named = key_file(path)
-    with _locked(named.parent):
+    handle = os.open(named.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # one process at a time renames key files in this folder
         store_id, check = _value(connection, "store_id"), _value(connection, "key_check")
         if _fitting(path, _new(named), store_id, check) is None or _fitting(path, named, store_id, check) is not None:
             return
         if named.exists():
             named.rename(_free(named.with_name(f"{named.name}.away")))
         _new(named).rename(named)
-        sync_directory(named.parent)
+        files.sync_directory(named.parent)
+    finally:
+        os.close(handle)
     crash_point("store.key_named")
 
 
-def replace_key(path: Path, connection: Db, now: int) -> None:
+def replace_key(path: Path, connection: files.Db, now: int) -> None:
     """Give a store with a lost key a new one, in the transaction of the caller; call `keep_key` after it.
 
     A present key file belongs to another store and is put aside. Without the old key, answers and rules can't be told
@@ -210,20 +196,20 @@ def replace_key(path: Path, connection: Db, now: int) -> None:
     _replace(connection, Seal(key, _value(connection, "store_id")), now, _NEW_KEY)
 
 
-def _replace(connection: Db, seal: Seal, now: int, by: str) -> None:
+def _replace(connection: files.Db, seal: Seal, now: int, by: str) -> None:
     connection.execute("DELETE FROM meta WHERE key = 'tokens'")
     _set_check(connection, seal)
     _seal_rows(connection, seal, (now, by))
 
 
-def _set_check(connection: Db, seal: Seal) -> None:
+def _set_check(connection: files.Db, seal: Seal) -> None:
     """Store the check of the key, and remove the token key of an older schema."""
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("DELETE FROM meta WHERE key = 'secret'")
     connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('key_check', ?)", (seal.check,))
 
 
-def _seal_rows(connection: Db, seal: Seal, replaced: tuple[int, str] | None = None) -> None:
+def _seal_rows(connection: files.Db, seal: Seal, replaced: tuple[int, str] | None = None) -> None:
     """Seal all rows that match their checksum; the others stay unsealed and untrusted.
 
     After a replacement (its time and author), answers and rules no longer count.
@@ -241,10 +227,8 @@ def _seal_rows(connection: Db, seal: Seal, replaced: tuple[int, str] | None = No
                 # If its session waits for it, it asks again.
                 connection.execute("UPDATE journals SET wakes = wakes + 1 WHERE no = ?", (number,))
                 continue
-            connection.execute(
-                _SEAL_WAIT,
-                (kept.state, kept.payload, kept.consumed, wait_crc(kept), seal.of_wait(kept), number, kept.name),
-            )
+            changed = (kept.state, kept.payload, kept.consumed, wait_crc(kept), seal.of(kept))
+            connection.execute(_SEAL_WAIT, (*changed, number, kept.name))
         last = rows[-1][0], rows[-1][2]
     rules = SqliteTables(connection, seal).rules
     for rule, sound in SqliteTables(connection, None).rules.raw():
@@ -257,7 +241,7 @@ def _seal_rows(connection: Db, seal: Seal, replaced: tuple[int, str] | None = No
 class _AnswerRollback:
     """Takes back unused answers. Call it in the order of journals and names."""
 
-    def __init__(self, connection: Db) -> None:
+    def __init__(self, connection: files.Db) -> None:
         self._db = connection
         self._journal = 0
         self._used: set[str] = set()
@@ -328,7 +312,7 @@ def _new(named: Path) -> Path:
 
 def _read(path: Path, file: Path) -> bytes | None:
     """The key in a file; None without a file. Refuses a file that other users can access."""
-    check_file(path, file)
+    files.check_file(path, file)
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -349,20 +333,9 @@ def _made(path: Path, file: Path) -> bytes:
         opened.write(f"{key.hex()}\n")
         opened.flush()
         os.fsync(opened.fileno())
-    sync_directory(path.parent)
+    files.sync_directory(path.parent)
     crash_point("store.key_made")
     return key
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Let one process at a time rename key files in this folder."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _free(file: Path) -> Path:
@@ -377,17 +350,17 @@ def renew_key(path: Path, now: int) -> None:
     A store of a schema without keys that has a key file is migrated with the new key. A store that is open elsewhere is
     refused: the other process would go on with the old key.
     """
-    check_header(path)
-    check_access(path)
-    with translated(path):
-        connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
+    files.check_header(path)
+    files.check_access(path)
+    with files.translated(path):
+        connection = files.connect(path, apsw.SQLITE_OPEN_READWRITE)
         try:
             connection.set_busy_timeout(_RENEW_BUSY_MS)
             connection.execute(
                 "PRAGMA locking_mode = EXCLUSIVE"
             )  # first: it keeps all others out from the first read on
             try:
-                check_schema(path, connection)
+                files.check_schema(path, connection)
                 connection.execute("BEGIN EXCLUSIVE")
             except apsw.BusyError as error:
                 raise _in_use(path) from error
@@ -413,7 +386,7 @@ def renew_key(path: Path, now: int) -> None:
 
 def _in_use(path: Path) -> StoreRefused:
     """The refusal of a store that is open elsewhere, with the processes that have it open."""
-    connection = connect(path, apsw.SQLITE_OPEN_READONLY)
+    connection = files.connect(path, apsw.SQLITE_OPEN_READONLY)
     try:
         owners = [owner_of(text) for (text,) in connection.execute("SELECT owner FROM writers ORDER BY instance")]
     finally:

@@ -1,28 +1,33 @@
-"""The rows of journals, inputs, waits and blobs inside a write transaction.
+"""Journals, records, inputs, waits and blobs: `SqliteRows` in a write transaction, `SqliteReader` for reads.
 
 Journal rows are cached from one transaction to the next. SQLite changes `data_version` when another connection commits,
 and each transaction compares it under the write lock. So a cached row is either current or dropped before it is used.
+
+A read fetches each statement completely, so that no snapshot stays open and pins the log.
 """
 
 from __future__ import annotations
 
-from operator import attrgetter
+from contextlib import suppress
+from operator import contains
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import astuple
 
+from holdfast import records
 from holdfast.crashpoints import crash_point
-from holdfast.errors import JournalCorrupt
-from holdfast.records import JOURNAL_KINDS, STATUSES
-from holdfast.store.contract import WAIT_STATES, InputRow, JournalRow, Owner, Wait
+from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
+from holdfast.store import contract
 from holdfast.store.sqlite.files import after_prefix
-from holdfast.store.sqlite.tables import SqliteTables
+from holdfast.store.sqlite.tables import SqliteTables, earliest, insert_into, update_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from holdfast.clock import Instant
     from holdfast.store.attachments import AttachmentSpool
     from holdfast.store.sqlite.files import Db
     from holdfast.store.sqlite.key import Seal
@@ -36,35 +41,57 @@ Evidence: TypeAlias = int | tuple[int, int, int, int]
 """Proof that a transaction took effect: a record that only it can have written under its epoch, which is free and
 nearly always present, or else the batch number in the row of this writer.
 """
-JOURNAL_COLUMNS: Final = (
-    "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
-    " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices,"
-    " base"
-)
+JOURNAL_COLUMNS: Final = ", ".join(contract.JournalRow.__struct_fields__)
 INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
 _PUT_BLOB: Final = (
     "INSERT INTO blobs (digest, at, body) VALUES (?, ?, {})"
     " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at), body = excluded.body"
 )
 WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac"
-_JOURNAL_NAMES: Final = tuple(JOURNAL_COLUMNS.replace(",", " ").split())
-_TEXTS: Final = frozenset(("id", "agent", "owner", "quarantine", "parent", "role", "session"))
-_IN_PLACE: Final[dict[str, Any]] = {
-    **dict.fromkeys(_JOURNAL_NAMES, 0),
-    **dict.fromkeys(("agent", "owner", "quarantine", "parent", "role", "session")),
-    "id": "unreadable",
-    "kind": "session",
-    "status": "failed",
+_INSERT_JOURNAL: Final = insert_into("journals", JOURNAL_COLUMNS)
+_INSERT_INPUT: Final = insert_into("inputs", f"journal, {INPUT_COLUMNS}")
+_SAVE_WAIT: Final = insert_into("waits", f"journal, {WAIT_COLUMNS}", "INSERT OR REPLACE")
+_TEXTS: Final = frozenset(("agent", "owner", "quarantine", "parent", "role", "session"))
+_TYPES: Final[dict[str, frozenset[type]]] = {
+    **dict.fromkeys(contract.JournalRow.__struct_fields__, frozenset((int,))),
+    **dict.fromkeys(_TEXTS, frozenset((str, type(None)))),
+    **dict.fromkeys(("id", "kind", "status"), frozenset((str,))),
 }
-"""Replacements for damaged values."""
+"""The types of the columns of a journal, in their order."""
+_IN_PLACE: Final = {"id": "unreadable", "kind": "session", "status": "failed"}
+"""Replacements for damaged values; for others, None or 0."""
 _LEASE: Final = ("epoch", "owner", "expires", "mono_expires", "term", "seen")
 """Columns of a lease, none of them in an index of a list."""
 _SAVED: Final = (
     *("agent", "status", "head", "updated", *_LEASE, "quarantine", "revoked", "wakes", "inputs", "notices", "base"),
 )
-_OWNER: Final = 9
-_REVOKED: Final = 14
-_owner_decoder: Final = msgspec.json.Decoder(Owner)
+_owner_decoder: Final = msgspec.json.Decoder(contract.Owner)
+_FIRST_BODY: Final = "(SELECT body FROM records WHERE journal = journals.no AND seq = 1)"
+_WAITS: Final = (
+    f"SELECT j.id, {', '.join(f'w.{name}' for name in WAIT_COLUMNS.split(', '))}"  # constants
+    " FROM waits w JOIN journals j ON j.no = w.journal"
+)
+_TIMED: Final = "w.state = 'open' AND w.deadline IS NOT NULL AND j.quarantine IS NULL"
+_UNTIMED: Final = (
+    "NOT EXISTS (SELECT 1 FROM waits w WHERE w.journal = journals.no AND w.state = 'open' AND w.deadline IS NOT NULL)"
+)
+_PAYLOAD: Final = 4
+_BODY: Final = 7
+_HEADS_AT_ONCE: Final = 500
+_CONTENTS: Final = (
+    *("records.body", "blobs.body", "inputs.body", "waits.body", "waits.payload"),
+    *("notifications.title", "notifications.body", "memories.value", "memory_changes.value", "rules.body"),
+    *("terms.body", "refusals.message"),
+)
+"""The columns with texts and bytes of callers."""
+WORK_QUERY: Final = (
+    # The index is named, or SQLite would walk over all journals, which are in this order already.
+    f"SELECT {JOURNAL_COLUMNS} FROM journals INDEXED BY journals_with_work"  # constants
+    " WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL)"
+    " AND (wakes > seen OR status = 'running') AND no > ?"
+    " ORDER BY no LIMIT ?"
+)
+"""Finds work. Its terms are those of the index, which holds only journals with work."""
 
 
 class SqliteRows(SqliteTables):
@@ -79,13 +106,13 @@ class SqliteRows(SqliteTables):
         self.seal: Seal = seal
         self._instance = instance
         self._version = -1
-        self._journals: dict[str, JournalRow] = {}
+        self._journals: dict[str, contract.JournalRow] = {}
         self._salts: dict[int, int] = {}
         self._records: list[tuple[int, int, int, int, bytes]] = []
-        self._heads: dict[int, JournalRow] = {}
-        self._woken: dict[int, JournalRow] = {}
-        self._leased: dict[int, JournalRow] = {}
-        self._saved: dict[int, JournalRow] = {}
+        self._heads: dict[int, contract.JournalRow] = {}
+        self._woken: dict[int, contract.JournalRow] = {}
+        self._leased: dict[int, contract.JournalRow] = {}
+        self._saved: dict[int, contract.JournalRow] = {}
         self._held: Final = (
             (self._heads, *_row_update("head")),
             (self._woken, *_row_update("wakes", "inputs", "notices")),
@@ -156,7 +183,7 @@ class SqliteRows(SqliteTables):
             self.db.executemany(_INSERT_RECORD, self._records)
             self._records.clear()
 
-    def drop_journal(self, row: JournalRow) -> None:
+    def drop_journal(self, row: contract.JournalRow) -> None:
         """Drop a removed journal from the cache and from the held-back changes."""
         self._journals.pop(row.id, None)
         self._salts.pop(row.no, None)
@@ -168,7 +195,7 @@ class SqliteRows(SqliteTables):
     def last_position(self) -> int:
         return (self.db.execute("SELECT max(pos) FROM records").get or 0) + len(self._records)
 
-    def journal(self, journal: str) -> JournalRow | None:
+    def journal(self, journal: str) -> contract.JournalRow | None:
         row = self._journals.get(journal)
         if row is None:
             found = self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,)).get  # constant
@@ -178,37 +205,32 @@ class SqliteRows(SqliteTables):
             self._salts[row.no] = salt_of(row.id)
         return row
 
-    def add_journal(self, row: JournalRow) -> JournalRow:
-        self.run(
-            f"INSERT INTO journals ({JOURNAL_COLUMNS})"
-            " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?, ?, ?, 0, 0)",
-            *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
-            *(row.parent, row.parent_seq, row.inputs, row.role, row.session),
-        )
+    def add_journal(self, row: contract.JournalRow) -> contract.JournalRow:
+        self.run(_INSERT_JOURNAL, None, *astuple(row)[1:])  # nobody holds a new journal
         row.no = self.db.last_insert_rowid()
         self._journals[row.id] = row
         self._salts[row.no] = salt_of(row.id)
         return row
 
-    def save_journal(self, row: JournalRow) -> None:
+    def save_journal(self, row: contract.JournalRow) -> None:
         self._saved[row.no] = row
 
-    def save_head(self, row: JournalRow) -> None:
+    def save_head(self, row: contract.JournalRow) -> None:
         self._heads[row.no] = row
 
-    def save_wakes(self, row: JournalRow) -> None:
+    def save_wakes(self, row: contract.JournalRow) -> None:
         self._woken[row.no] = row
 
-    def save_lease(self, row: JournalRow) -> None:
+    def save_lease(self, row: contract.JournalRow) -> None:
         self._leased[row.no] = row
 
-    def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
+    def add_records(self, row: contract.JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
         salt, no = self._salts[row.no], row.no
         for seq, body in enumerate(bodies, first):
             crc = crc32(body, crc32(_pack_place(seq, epoch), salt))  # `checksum`, without a call for each record
             self._records.append((no, seq, epoch, crc, body))
 
-    def first_record(self, row: JournalRow) -> bytes | None:
+    def first_record(self, row: contract.JournalRow) -> bytes | None:
         """The bytes of the first record of a journal; None if they are damaged."""
         found = self.db.execute("SELECT epoch, crc, body FROM records WHERE journal = ? AND seq = 1", (row.no,)).get
         if found is None:
@@ -218,73 +240,64 @@ class SqliteRows(SqliteTables):
 
     # ---- inputs ----
 
-    def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
+    def input_by_key(self, row: contract.JournalRow, key: str) -> contract.InputRow | None:
         """The input accepted under this key, also as an alias."""
         number = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
         return self._input("key = ?", row, key) or self._input(number, row, row.no, key)
 
-    def _input(self, where: str, row: JournalRow, *values: Any) -> InputRow | None:
+    def _input(self, where: str, row: contract.JournalRow, *values: Any) -> contract.InputRow | None:
         sql = f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND {where}"  # constants
         found = self.one(sql, row.no, *values)
         return None if found is None else input_row(found)
 
-    def add_alias(self, row: JournalRow, key: str, number: int) -> None:
+    def add_alias(self, row: contract.JournalRow, key: str, number: int) -> None:
         self.run("INSERT INTO input_aliases (journal, key, input) VALUES (?, ?, ?)", row.no, key, number)
 
-    def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
+    def counted_input(self, row: contract.JournalRow, digest: str, first: int, last: int) -> contract.InputRow | None:
         """The first counted input with this digest in this span of time."""
         where = "counted = 1 AND digest = ? AND at BETWEEN ? AND ? ORDER BY at, input LIMIT 1"
         return self._input(where, row, digest, first, last)
 
-    def counted_at(self, row: JournalRow, first: int, last: int, nth: int) -> int | None:
+    def counted_at(self, row: contract.JournalRow, first: int, last: int, nth: int) -> int | None:
         """The time of the nth newest counted input in this span of time."""
-        return self.one(
-            "SELECT at FROM inputs INDEXED BY inputs_counted WHERE counted = 1 AND journal = ? AND at BETWEEN ? AND ?"
-            " ORDER BY at DESC LIMIT 1 OFFSET ?",
-            *(row.no, first, last, nth - 1),
-        )
+        where = "counted = 1 AND journal = ? AND at BETWEEN ? AND ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+        sql = f"SELECT at FROM inputs INDEXED BY inputs_counted WHERE {where}"
+        return self.one(sql, row.no, first, last, nth - 1)
 
-    def count_pending(self, row: JournalRow) -> int:
+    def count_pending(self, row: contract.JournalRow) -> int:
         return self.one("SELECT count(*) FROM inputs WHERE journal = ? AND pending = 1", row.no)
 
-    def add_input(self, row: JournalRow, found: InputRow) -> None:
-        self.run(
-            f"INSERT INTO inputs (journal, {INPUT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, ?)",
-            *(row.no, found.input, found.key, found.digest, found.body, found.at, int(found.counted)),
-        )
+    def add_input(self, row: contract.JournalRow, found: contract.InputRow) -> None:
+        self.run(_INSERT_INPUT, row.no, *astuple(found))
 
-    def is_pending(self, row: JournalRow, number: int) -> bool:
+    def is_pending(self, row: contract.JournalRow, number: int) -> bool:
         return self.one("SELECT pending FROM inputs WHERE journal = ? AND input = ?", row.no, number) == 1
 
-    def admit_input(self, row: JournalRow, number: int) -> None:
+    def admit_input(self, row: contract.JournalRow, number: int) -> None:
         self.run("UPDATE inputs SET pending = 0 WHERE journal = ? AND input = ?", row.no, number)
 
     # ---- waits ----
 
-    def wait(self, row: JournalRow, name: str) -> Wait | None:
+    def wait(self, row: contract.JournalRow, name: str) -> contract.Wait | None:
         sql = f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?"
         found = self.one(sql, row.no, name)
         return None if found is None else wait_row(row.id, found, self.seal)
 
-    def save_wait(self, row: JournalRow, wait: Wait) -> None:
-        self.run(
-            f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(row.no, wait.name, wait.state, wait.deadline, wait.payload, int(wait.opened), wait.kind, wait.body),
-            *(wait.at, wait.consumed, wait_crc(wait), self.seal.of_wait(wait)),
-        )
+    def save_wait(self, row: contract.JournalRow, wait: contract.Wait) -> None:
+        self.run(_SAVE_WAIT, row.no, *astuple(wait)[1:], wait_crc(wait), self.seal.of(wait))
 
-    def open_waits(self, row: JournalRow, prefix: str) -> list[str]:
+    def open_waits(self, row: contract.JournalRow, prefix: str) -> list[str]:
         sql = "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? AND state = 'open'"
         return [name for (name,) in self.all(sql, row.no, prefix, after_prefix(prefix))]
 
-    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
+    def last_wait(self, row: contract.JournalRow, prefix: str) -> str | None:
         sql = "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? ORDER BY name DESC LIMIT 1"
         return self.one(sql, row.no, prefix, after_prefix(prefix))
 
-    def revoke_waits(self, row: JournalRow) -> int:
+    def revoke_waits(self, row: contract.JournalRow) -> int:
         names = self.all("SELECT name FROM waits WHERE journal = ?", row.no)
         for (name,) in names:
-            self.save_wait(row, Wait(row.id, name, "revoked"))
+            self.save_wait(row, contract.Wait(row.id, name, "revoked"))
         return len(names)
 
     # ---- blobs ----
@@ -303,7 +316,7 @@ class SqliteRows(SqliteTables):
                 place.write(chunk)
                 crash_point("store.blob_part")
 
-    def refer(self, digest: str, row: JournalRow, seq: int) -> None:
+    def refer(self, digest: str, row: contract.JournalRow, seq: int) -> None:
         self.run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", digest, row.no, seq)
 
 
@@ -327,75 +340,62 @@ def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> b
     return crc32(body, crc32(_pack_place(seq, epoch), salt)) == crc  # not `checksum`: a call for each record read
 
 
-def _row_update(*columns: str) -> tuple[str, Callable[[JournalRow], Sequence[Any]]]:
+def _row_update(*columns: str) -> tuple[str, Callable[[contract.JournalRow], Sequence[Any]]]:
     """The statement that writes these columns of a journal, and the function that gives their values."""
-    sql = f"UPDATE journals SET {' = ?, '.join(columns)} = ? WHERE no = ?"  # constants
-    values = attrgetter(*columns, "no")
+    sql, values = update_of("journals", "no", *columns)
     if "owner" not in columns:
         return sql, values
     place = columns.index("owner")
 
-    def with_owner(row: JournalRow) -> list[Any]:
+    def with_owner(row: contract.JournalRow) -> list[Any]:
         found = list(values(row))
-        if row.owner is not None:
-            found[place] = msgspec.json.encode(row.owner).decode()
+        found[place] = None if row.owner is None else msgspec.json.encode(row.owner).decode()
         return found
 
     return sql, with_owner
 
 
-def journal_row(found: tuple[Any, ...]) -> JournalRow:
-    """A journal row from its columns, in the order of `JOURNAL_COLUMNS`."""
-    columns = list(mended(found, _JOURNAL_NAMES))
-    found = tuple(columns)
-    columns[_OWNER] = None if found[_OWNER] is None else owner_of(found[_OWNER])
-    columns[_REVOKED] = bool(found[_REVOKED])
-    return JournalRow(*columns)
+def journal_row(found: Sequence[Any]) -> contract.JournalRow:
+    """A journal row from its columns, in the order of `JOURNAL_COLUMNS`.
 
-
-def mended(found: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The columns of a journal, with replacements for impossible values, which quarantine it.
-
-    A damaged or hostile file can hold anything.
+    A damaged or hostile file can hold anything: impossible values are replaced, and quarantine the journal.
     """
-    for name, value in zip(names, found, strict=True):
-        if not _fits(name, value):
-            break
-    else:
-        return found
-    mending = {
-        name: value if _fits(name, value) else _IN_PLACE.get(name) for name, value in zip(names, found, strict=True)
-    }
-    said = f"its column {name} holds {value!a:.60}, which no journal has"
-    mending["quarantine"] = said if mending["quarantine"] is None else mending["quarantine"]
-    return tuple(mending.values())
+    row = contract.JournalRow(*found)
+    typed = all(map(contains, _TYPES.values(), map(type, found)))
+    if not typed or row.kind not in records.JOURNAL_KINDS or row.status not in records.STATUSES:
+        _mend(row)
+    row.owner = None if row.owner is None else owner_of(row.owner)
+    row.revoked = bool(row.revoked)
+    return row
 
 
-def _fits(name: str, value: object) -> bool:
-    kind = type(value)
-    if name in _TEXTS:
-        return kind is str or (value is None and name != "id")
-    if name == "kind":
-        return value in JOURNAL_KINDS
-    if name == "status":
-        return value in STATUSES
-    return kind is int
+def _mend(row: Any) -> None:
+    columns = {name: getattr(row, name) for name in _TYPES}
+    damaged = {name: value for name, value in columns.items() if type(value) not in _TYPES[name]}
+    for name, words in (("kind", records.JOURNAL_KINDS), ("status", records.STATUSES)):
+        if columns[name] not in words:
+            damaged[name] = columns[name]
+    for name in damaged:
+        setattr(row, name, _IN_PLACE.get(name, None if name in _TEXTS else 0))
+    if row.quarantine is None:
+        name, value = next(iter(damaged.items()))
+        row.quarantine = f"its column {name} holds {value!a:.60}, which no journal has"
 
 
-def owner_of(text: str) -> Owner:
+def owner_of(text: Any) -> contract.Owner:
     """The owner in a column; an unreadable one becomes an owner that is neither alive nor gone."""
     try:
         return _owner_decoder.decode(text)
     except (msgspec.DecodeError, TypeError, ValueError):
-        return Owner(instance="unreadable", pid=0, started=0, namespace="", boot="")
+        return contract.Owner(instance="unreadable", pid=0, started=0, namespace="", boot="")
 
 
-def input_row(found: tuple[Any, ...]) -> InputRow:
+def input_row(found: tuple[Any, ...]) -> contract.InputRow:
     """An input from its columns."""
-    return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
+    return contract.InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
 
 
-def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> Wait:
+def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> contract.Wait:
     """A wait from its columns; `JournalCorrupt` if it is damaged, or if another program has written it."""
     wait, sound = raw_wait(journal, found, seal)
     if not sound:
@@ -404,22 +404,311 @@ def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> Wait:
     return wait
 
 
-def raw_wait(journal: str, found: tuple[Any, ...], seal: Seal | None = None) -> tuple[Wait, bool]:
+def raw_wait(journal: str, found: tuple[Any, ...], seal: Seal | None = None) -> tuple[contract.Wait, bool]:
     """A wait from its columns, and True if it matches its checksum and, with a key, its seal."""
     name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac = found
-    texts = type(name) is str and state in WAIT_STATES and (kind is None or type(kind) is str)
+    texts = type(name) is str and state in contract.WAIT_STATES and (kind is None or type(kind) is str)
     blobs = (payload is None or type(payload) is bytes) and (body is None or type(body) is bytes)
     numbers = type(opened) is type(at) is type(consumed) is int and (deadline is None or type(deadline) is int)
     if not (texts and blobs and numbers):  # a damaged or hostile file can hold anything
-        return Wait(journal, str(name), "revoked"), False
-    wait = Wait(journal, name, state, deadline, payload, bool(opened), kind, body, at, consumed)
-    return wait, wait_crc(wait) == crc and (seal is None or seal.matches_wait(wait, mac))
+        return contract.Wait(journal, str(name), "revoked"), False
+    wait = contract.Wait(journal, name, state, deadline, payload, bool(opened), kind, body, at, consumed)
+    return wait, wait_crc(wait) == crc and (seal is None or seal.matches(wait, mac))
 
 
-def wait_crc(wait: Wait) -> int:
-    """The checksum of a wait. Without values of schema 4 it equals the checksum of older schemas."""
+def wait_crc(wait: contract.Wait) -> int:
+    """The checksum of a wait; the values of waits with a question came later, and count only where they are set."""
     head = f"{wait.journal}\0{wait.name}\0{wait.state}\0{wait.deadline}\0{wait.payload is None}\0".encode()
     crc = crc32(wait.payload or b"", crc32(head))
     if wait.kind is None and wait.body is None and not wait.consumed:
         return crc
     return crc32(wait.body or b"", crc32(f"\0{wait.kind}\0{wait.consumed}\0{wait.body is None}\0".encode(), crc))
+
+
+# ---- reading ----
+
+
+class SqliteReader(SqliteTables):
+    """Reads of one consistent state, on a read-only connection. `limit` never exceeds a page."""
+
+    def row(self, journal: str) -> contract.JournalRow | None:
+        found = self.one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", journal)
+        row = None if found is None else journal_row(found)
+        if row is not None and row.parent is not None:
+            above = self.one("SELECT no FROM journals WHERE id = ?", row.parent)
+            if above is not None and above >= row.no:
+                raise JournalCorrupt(journal, 1, f"it is a fork of {row.parent!r}, which was made after it")
+        return row
+
+    def _require(self, journal: str) -> tuple[int, int, int]:
+        """The number, the head and the base (last trimmed record) of a journal."""
+        found = self.one("SELECT no, head, base FROM journals WHERE id = ?", journal)
+        if found is None:
+            raise self.retention.missing(journal)
+        if not all(type(number) is int for number in found):  # a damaged or hostile file can hold anything
+            raise JournalCorrupt(journal, 0, "where it ends is no number")
+        return found
+
+    def records(self, journal: str, after: int, limit: int) -> list[contract.Entry]:
+        """The entries of a page; `JournalCorrupt` if one is missing or does not match its checksum."""
+        no, head, base = self._require(journal)
+        expected = after = max(after, base)
+        salt, decode = salt_of(journal), records.decode_unversioned
+        entries: list[contract.Entry] = []
+        taken = seq = 0
+        sql = "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?"
+        rows = self.db.execute(sql, (no, after, limit))
+        try:
+            for seq, pos, epoch, crc, body in rows:
+                expected += 1
+                if seq != expected:
+                    raise JournalCorrupt(journal, expected, f"it is missing; the next one is {seq}")
+                if not sound(salt, seq, epoch, body, crc):
+                    raise JournalCorrupt(journal, seq, "it does not match its checksum")
+                taken += len(body)
+                if taken > self.page_bytes and entries:
+                    return entries
+                entries.append(contract.Entry(seq, pos, epoch, decode(body) if seq > 1 else records.decode(body)))
+        except RecordUnreadable as error:
+            raise JournalCorrupt(journal, seq, error.reason) from error
+        except records.DECODE_ERRORS as error:
+            raise JournalCorrupt(journal, seq, str(error)) from error
+        finally:
+            rows.close(True)  # a page that ends early must not keep its snapshot
+        if expected < (end := min(head, after + limit)):
+            raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")
+        return entries
+
+    def tail(self, journal: str, limit: int) -> list[contract.Entry]:
+        return self.records(journal, max(self._require(journal)[1] - limit, 0), limit)
+
+    def handed_at(self, journal: str, upto: int) -> int:
+        no, prefix = self._require(journal)[0], records.HANDED_PREFIX
+        where = "journal = ? AND seq <= ? AND substr(body, 1, ?) = ? ORDER BY seq DESC LIMIT 1"
+        return self.one(f"SELECT seq FROM records WHERE {where}", no, upto, len(prefix), prefix) or 0
+
+    def feed(self, after: int, limit: int) -> list[contract.FeedEntry]:
+        rows = self.page(
+            "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r LEFT JOIN journals j ON j.no = r.journal"
+            " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
+            *((after, limit), 5),
+        )
+        entries: list[contract.FeedEntry] = []
+        for pos, journal, seq, epoch, crc, body in rows:
+            if journal is None:  # it keeps the newest position of a pruned journal in use
+                entries.append(contract.FeedEntry(pos, "", 0, None))
+                continue
+            record = None  # damaged: one bad record must not stop the feed
+            if sound(salt_of(journal), seq, epoch, body, crc):
+                with suppress(RecordUnreadable):
+                    record = records.decode(body)
+            entries.append(contract.FeedEntry(pos, journal, seq, record))
+        return entries
+
+    def last_position(self) -> int:
+        return self.one("SELECT max(pos) FROM records") or 0
+
+    def heads(self, journals: Sequence[str]) -> dict[str, int]:
+        return self._numbers("head", journals)
+
+    def wakes(self, journals: Sequence[str]) -> dict[str, int]:
+        return self._numbers("wakes", journals)
+
+    def _numbers(self, column: str, journals: Sequence[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for first in range(0, len(journals), _HEADS_AT_ONCE):
+            chosen = tuple(journals[first : first + _HEADS_AT_ONCE])
+            places = ", ".join("?" * len(chosen))
+            found.update(self.db.execute(f"SELECT id, {column} FROM journals WHERE id IN ({places})", chosen))
+        return found
+
+    def work(self, after: int, limit: int, now: Instant) -> list[contract.Work]:
+        rows = map(journal_row, self.all(WORK_QUERY, after, limit))
+        return [row.as_work(now) for row in rows if row.quarantine is None]
+
+    def receipt(self, journal: str, key: str) -> contract.Receipt | None:
+        no = self._require(journal)[0]
+        also = "input_aliases a JOIN inputs i ON i.journal = a.journal AND i.input = a.input"
+        found = self.one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", no, key) or self.one(
+            f"SELECT i.input, i.key, i.at FROM {also} WHERE a.journal = ? AND a.key = ?", no, key
+        )
+        return None if found is None else contract.Receipt(journal, *found, fresh=False)
+
+    def pending(self, journal: str, after: int, limit: int) -> list[contract.Input]:
+        no = self._require(journal)[0]
+        where = "journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?"
+        rows = self.page(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE {where}", (no, after, limit), 3)
+        return [_sound_input(journal, input_row(row)) for row in rows]
+
+    def input(self, journal: str, number: int) -> contract.Input | None:
+        no = self._require(journal)[0]
+        found = self.one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", no, number)
+        return None if found is None else _sound_input(journal, input_row(found))
+
+    def wait(self, journal: str, name: str) -> contract.Wait | None:
+        no = self._require(journal)[0]
+        found = self.one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", no, name)
+        return None if found is None else wait_row(journal, found, self.seal)
+
+    def waits(self, journal: str, state: contract.WaitState | None, after: str, limit: int) -> list[contract.Wait]:
+        no = self._require(journal)[0]
+        sql = f"{_WAITS} WHERE w.journal = ? AND w.name > ? AND (? IS NULL OR w.state = ?) ORDER BY w.name LIMIT ?"
+        rows = self.page(sql, (no, after, state, state, limit), _PAYLOAD, _BODY)
+        return [wait_row(journal, row[1:], self.seal) for row in rows]
+
+    def list_open_waits(
+        self, kind: str, now: int, before: tuple[int, str, str] | None, limit: int
+    ) -> tuple[list[contract.Wait], set[str]]:
+        """Open waits of a kind that can still be answered, newest first, and the journals of damaged ones.
+
+        `before` is the (at, journal, name) of the last wait of the previous page.
+        """
+        return self._trusted_waits(*open_waits_query(kind, now, before, limit))
+
+    def due(self, now: int, limit: int) -> tuple[list[contract.Wait], set[str]]:
+        where = f"{_TIMED} AND w.deadline <= ? ORDER BY w.deadline, j.id, w.name LIMIT ?"
+        return self._trusted_waits(f"{_WAITS} WHERE {where}", (now, limit))
+
+    def _trusted_waits(self, sql: str, values: Sequence[Any]) -> tuple[list[contract.Wait], set[str]]:
+        rows = [raw_wait(row[0], row[1:], self.seal) for row in self.page(sql, values, _PAYLOAD, _BODY)]
+        return [wait for wait, sound in rows if sound], {wait.journal for wait, sound in rows if not sound}
+
+    def next_due(self) -> int | None:
+        places = "waits w JOIN journals j ON j.no = w.journal"
+        wait = self.one(f"SELECT w.deadline FROM {places} WHERE {_TIMED} ORDER BY w.deadline LIMIT 1")
+        return earliest(wait, self.notifications.next_due())
+
+    def blob(self, digest: str) -> bytes | None:
+        body = self.one("SELECT body FROM blobs WHERE digest = ?", digest)
+        if body is not None and not (isinstance(body, bytes) and contract.blob_digest(body) == digest):
+            raise BlobCorrupt(digest)
+        return body
+
+    def find_journal(self, journal: str) -> contract.Journal:
+        row = self.row(journal)
+        if row is None:
+            raise self.retention.missing(journal)
+        body = self.one("SELECT body FROM records WHERE journal = ? AND seq = 1", row.no)
+        return row.as_journal(records.metadata_in(body))
+
+    def journals(self, where: contract.JournalFilter, limit: int) -> list[contract.Journal]:
+        sql, values = list_query(where, limit)
+        rows = self.db.execute(sql, values).fetchall()
+        return [journal_row(columns).as_journal(records.metadata_in(first)) for *columns, first in rows]
+
+    def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
+        number = self.one("SELECT id FROM blobs WHERE digest = ?", digest)
+        if number is None:
+            return None
+        with self.db.blob_open("main", "blobs", "body", number, False) as place:
+            if start >= place.length():
+                return b""
+            place.seek(start)
+            return place.read(size)
+
+    def preview(self, journal: str, prefix: str, tail: int) -> contract.JournalPreview | None:
+        try:
+            found = self.row(journal)
+        except JournalCorrupt:
+            return None
+        if found is None:
+            return None
+        where = "journal = ? AND key >= ? AND key < ? AND pending = 0 ORDER BY input DESC LIMIT 1"
+        sql = f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key WHERE {where}"
+        latest = self.one(sql, found.no, prefix, after_prefix(prefix))
+        try:
+            first, entries = self.input(journal, 1), self.tail(journal, tail)
+            newest = None if latest is None else _sound_input(journal, input_row(latest))
+            return contract.JournalPreview(found.as_journal(), first, newest, entries)
+        except JournalCorrupt:
+            return contract.JournalPreview(found.as_journal(), None, None, None)
+
+    def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
+        # The index holds only journals that were transferred to another session.
+        rows = self.all(
+            "SELECT DISTINCT j.id FROM inputs i INDEXED BY inputs_that_transfer JOIN journals j ON j.no = i.journal"
+            " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.key >= ? AND i.key < ?"
+            " AND j.id > ? ORDER BY j.id LIMIT ?",
+            *(prefix, after_prefix(prefix), after, limit),
+        )
+        return [journal for (journal,) in rows]
+
+    # ---- for audits: raw rows, without errors ----
+
+    def raw_journals(self) -> list[contract.JournalRow]:
+        return [journal_row(row) for row in self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]
+
+    def raw_records(self, journal: str) -> Iterator[contract.RawRecord]:
+        no = self.one("SELECT no FROM journals WHERE id = ?", journal)
+        salt = salt_of(journal)
+        rows = self.db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
+        for seq, pos, epoch, crc, body in rows:
+            yield contract.RawRecord(journal, seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
+
+    def raw_blobs(self) -> Iterator[tuple[str, bool]]:
+        for digest, body in self.db.execute("SELECT digest, body FROM blobs"):
+            yield digest, isinstance(body, bytes) and contract.blob_digest(body) == digest
+
+    def raw_references(self) -> Iterator[tuple[str, str, int]]:
+        yield from self.db.execute("SELECT r.digest, j.id, r.seq FROM refs r JOIN journals j ON j.no = r.journal")
+
+    def raw_waits(self) -> Iterator[tuple[contract.Wait, bool]]:
+        for journal, *found in self.db.execute(_WAITS):
+            yield raw_wait(journal, tuple(found), self.seal)
+
+    def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
+        for place in _CONTENTS:
+            table, _, column = place.partition(".")
+            for (said,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):
+                yield table, said if type(said) is bytes else said.encode()
+
+    def raw_inputs(self) -> Iterator[tuple[str, contract.InputRow, bool]]:
+        for journal, *found in self.db.execute(
+            "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending, i.counted"
+            " FROM inputs i JOIN journals j ON j.no = i.journal"
+        ):
+            row = input_row(tuple(found))
+            yield journal, row, _sound(row)
+
+    def raw_aliases(self) -> Iterator[tuple[str, str, int]]:
+        sql = "SELECT j.id, a.key, a.input FROM input_aliases a JOIN journals j ON j.no = a.journal"
+        yield from self.db.execute(sql)
+
+
+def open_waits_query(kind: str, now: int, before: tuple[int, str, str] | None, limit: int) -> tuple[str, list[Any]]:
+    """The statement that lists open waits of a kind, ordered by an index."""
+    terms = "w.state = 'open' AND w.kind = ? AND (w.deadline IS NULL OR w.deadline > ?) AND j.quarantine IS NULL"
+    if before is not None:
+        terms += " AND (w.at, w.journal, w.name) < (?, (SELECT no FROM journals WHERE id = ?), ?)"
+    sql = f"{_WAITS} WHERE {terms} ORDER BY w.at DESC, w.journal DESC, w.name DESC LIMIT ?"
+    return sql, [kind, now, *(before or ()), limit]
+
+
+def list_query(where: contract.JournalFilter, limit: int) -> tuple[str, list[Any]]:
+    """The statement that lists journals. Each combination of filters has an index in its order."""
+    columns = ("kind", "status", "agent", "role", "session")
+    filters = {f"{column} = ?": value for column in columns if (value := getattr(where, column)) is not None}
+    terms, values = list(filters), [*filters.values()]
+    if where.untimed:
+        terms.append(_UNTIMED)
+    if where.before is not None:
+        terms.append("(updated, id) < (?, ?)")
+        values.extend(where.before)
+    chosen = f" WHERE {' AND '.join(terms)}" if terms else ""
+    sql = f"SELECT {JOURNAL_COLUMNS}, {_FIRST_BODY} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"
+    return sql, [*values, limit]
+
+
+def _sound(found: contract.InputRow) -> bool:
+    """True if an input matches its digest. A damaged or hostile file can hold anything."""
+    given = (type(found.body), type(found.key), type(found.digest), type(found.input), type(found.at))
+    if given != (bytes, str, str, int, int):
+        return False
+    emptied = not found.body and not found.pending
+    return emptied or contract.input_digest(found.body) == found.digest
+
+
+def _sound_input(journal: str, found: contract.InputRow) -> contract.Input:
+    if not _sound(found):
+        raise JournalCorrupt(journal, 0, f"the input {found.input} does not match its digest")
+    return contract.Input(found.input, found.key, found.body, found.at)

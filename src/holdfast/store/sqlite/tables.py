@@ -5,25 +5,26 @@ Reads for a caller compare checksums; a transaction that only moves rows does no
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from zlib import crc32
 
 import msgspec
 from msgspec.structs import astuple, replace
 
-from holdfast.errors import JournalCorrupt, MemoryCorrupt, RuleCorrupt
+from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import StoreLimits
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification
-from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Tombstone
+from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Purged, Tombstone
 from holdfast.store.spending import NO_SPEND, Spend
 from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.waits import EVERY_AGENT, StoredRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.errors import StoreError
     from holdfast.store.contract import JournalRow
@@ -66,9 +67,7 @@ class SqliteTables:
         taken = 0
         cursor = self.db.execute(sql, values)
         for row in cursor:
-            taken += len(row[column] or b"")
-            if also is not None:
-                taken += len(row[also] or b"")
+            taken += len(row[column] or b"") + (0 if also is None else len(row[also] or b""))
             if rows and taken > self.page_bytes:
                 break
             rows.append(row)
@@ -144,9 +143,15 @@ def earliest(*times: int | None) -> int | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def _insert_into(table: str, columns: str, verb: str = "INSERT") -> str:
+def insert_into(table: str, columns: str, verb: str = "INSERT") -> str:
+    """The statement that adds a row with these columns."""
     places = ", ".join("?" * len(columns.split(",")))
     return f"{verb} INTO {table} ({columns}) VALUES ({places})"
+
+
+def update_of(table: str, key: str, *columns: str) -> tuple[str, Callable[[Any], tuple[Any, ...]]]:
+    """The statement that writes these columns of a row, and the function that gives their values."""
+    return f"UPDATE {table} SET {' = ?, '.join(columns)} = ? WHERE {key} = ?", attrgetter(*columns, key)
 
 
 def _crc(*said: object) -> int:
@@ -157,7 +162,7 @@ def _crc(*said: object) -> int:
 
 _RULE_COLUMNS: Final = "id, agent, body, digest, author, at, removed_by, removed_at, crc, mac"
 SELECT_RULES: Final = f"SELECT {_RULE_COLUMNS} FROM rules"  # constants
-_INSERT_RULE: Final = _insert_into("rules", _RULE_COLUMNS)
+_INSERT_RULE: Final = insert_into("rules", _RULE_COLUMNS)
 _RULE_BODY: Final = 2
 IN_FORCE_QUERY: Final = (
     # The named index holds only rules in force.
@@ -193,10 +198,8 @@ class RuleTable(_CheckedTable[StoredRule]):
 
     def remove(self, rule: StoredRule) -> None:
         """Write who removed the rule, and when. The row gets a new checksum, even if it was damaged."""
-        self._run(
-            "UPDATE rules SET removed_by = ?, removed_at = ?, crc = ?, mac = ? WHERE id = ?",
-            *(rule.removed_by, rule.removed_at, rule_crc(rule), self._mac(rule), rule.id),
-        )
+        sql = "UPDATE rules SET removed_by = ?, removed_at = ?, crc = ?, mac = ? WHERE id = ?"
+        self._run(sql, rule.removed_by, rule.removed_at, rule_crc(rule), self._mac(rule), rule.id)
 
     def reseal(self, rule: StoredRule) -> None:
         self._run("UPDATE rules SET mac = ? WHERE id = ?", self._mac(rule), rule.id)
@@ -211,7 +214,7 @@ class RuleTable(_CheckedTable[StoredRule]):
         return [self._sound(found) for found in self._tables.page(*query, _RULE_BODY)]
 
     def _mac(self, rule: StoredRule) -> bytes | None:
-        return None if self._tables.seal is None else self._tables.seal.of_rule(rule)
+        return None if self._tables.seal is None else self._tables.seal.of(rule)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[StoredRule, bool]:
         *columns, crc, mac = found
@@ -221,7 +224,7 @@ class RuleTable(_CheckedTable[StoredRule]):
         if not (texts and removed and type(rule.at) is int):  # a damaged or hostile file can hold anything
             return StoredRule(rule.id, str(rule.agent), str(rule.body), str(rule.digest), str(rule.by), 0), False
         seal = self._tables.seal
-        return rule, rule_crc(rule) == crc and (seal is None or seal.matches_rule(rule, mac))
+        return rule, rule_crc(rule) == crc and (seal is None or seal.matches(rule, mac))
 
     def _error(self, damaged: StoredRule) -> StoreError:
         return RuleCorrupt(damaged.id, damaged.agent)
@@ -235,7 +238,7 @@ def rule_crc(of: StoredRule) -> int:
 # ---- memories ------------------------------------------------------------------------------------------------------
 
 _PUT_MEMORY: Final = (
-    _insert_into("memories", "scope, key, version, value, created, updated, expires, author, size, crc")
+    insert_into("memories", "scope, key, version, value, created, updated, expires, author, size, crc")
     + " ON CONFLICT (scope, key) DO UPDATE SET version = excluded.version, value = excluded.value,"
     " created = excluded.created, updated = excluded.updated, expires = excluded.expires,"
     " author = excluded.author, size = excluded.size, crc = excluded.crc"
@@ -246,7 +249,7 @@ _ENTRIES: Final = (
     " m.expires, CAST(m.author AS BLOB), m.crc FROM memories m"
 )
 _CHANGE_COLUMNS: Final = "scope, key, version, change, value, at, author, expires"
-_INSERT_CHANGE: Final = _insert_into("memory_changes", _CHANGE_COLUMNS)
+_INSERT_CHANGE: Final = insert_into("memory_changes", _CHANGE_COLUMNS)
 _CHANGE_VALUE: Final = 4
 _UNEXPIRED: Final = "(m.expires IS NULL OR m.expires > ?)"
 _AFTER_ALL_KEYS: Final = "\U0010ffff"
@@ -282,9 +285,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         self._run("INSERT INTO memory_words (rowid, key, value) VALUES (?, ?, ?)", number, entry.key, entry.value)
 
     def remove(self, scope: str, key: str) -> None:
-        number = self._number(scope, key)
-        self._run("DELETE FROM memory_words WHERE rowid = ?", number)
-        self._run("DELETE FROM memories WHERE id = ?", number)
+        self._run("DELETE FROM memory_words WHERE rowid = ?", self._number(scope, key))
+        self._run("DELETE FROM memories WHERE scope = ? AND key = ?", scope, key)
 
     def _number(self, scope: str, key: str) -> int:
         return self._one("SELECT id FROM memories WHERE scope = ? AND key = ?", scope, key)
@@ -293,10 +295,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         """Add to the history of an entry, which keeps its last `keep` changes."""
         self._run(_INSERT_CHANGE, *astuple(change))
         # Each change takes the next version, so versions count the changes.
-        self._run(
-            "DELETE FROM memory_changes WHERE scope = ? AND key = ? AND version <= ?",
-            *(change.scope, change.key, change.version - keep),
-        )
+        sql = "DELETE FROM memory_changes WHERE scope = ? AND key = ? AND version <= ?"
+        self._run(sql, change.scope, change.key, change.version - keep)
 
     def expired(self, now: int, limit: int) -> list[MemoryEntry]:
         sql = f"{_ENTRIES} WHERE m.expires IS NOT NULL AND m.expires <= ? ORDER BY m.expires, m.id LIMIT ?"
@@ -306,7 +306,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         """Remove expired values from the history; answers how many."""
         sql = "SELECT id FROM memory_changes WHERE expires IS NOT NULL AND value IS NOT NULL AND expires <= ? LIMIT ?"
         rows = self._all(sql, now, limit)
-        for (number,) in rows:
+        for (number,) in rows:  # without any, the transaction writes nothing
             self._run("UPDATE memory_changes SET value = NULL WHERE id = ?", number)
         return len(rows)
 
@@ -368,10 +368,9 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
 
     def _row(self, found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
         *columns, crc = found
-        try:
-            entry = _memory_entry(columns, "strict")
-        except UnicodeDecodeError:
-            return _memory_entry(columns, "replace"), False
+        # A text that is no longer UTF-8 does not match its checksum, which covers the replacements.
+        texts: list[Any] = [said.decode(errors="replace") if type(said) is bytes else said for said in columns]
+        entry = MemoryEntry(*texts)
         return entry, _memory_crc(entry) == crc
 
     def _error(self, damaged: MemoryEntry) -> StoreError:
@@ -383,23 +382,18 @@ def match_expression(words: Sequence[str]) -> str:
     return " ".join('"' + word.replace('"', '""') + '"*' for word in words)
 
 
-def _memory_entry(columns: list[Any], errors: str) -> MemoryEntry:
-    texts: list[Any] = [text.decode(errors=errors) if type(text) is bytes else text for text in columns]
-    return MemoryEntry(*texts)
-
-
 def _memory_crc(of: MemoryEntry) -> int:
     return _crc(of.scope, of.key, of.version, of.created, of.updated, of.expires, of.by, of.value)
 
 
 # ---- notifications -------------------------------------------------------------------------------------------------
 
-_NOTIFICATION_COLUMNS: Final = (
-    "id, journal, no, kind, title, body, source, priority, key, state, attempts, due, expires, created, updated,"
-    " input, run, reason, woken, crc"
-)
-_INSERT_NOTIFICATION: Final = _insert_into("notifications", _NOTIFICATION_COLUMNS)
+_NOTIFICATION_COLUMNS: Final = ", ".join((*Notification.__struct_fields__, "crc"))
+_INSERT_NOTIFICATION: Final = insert_into("notifications", _NOTIFICATION_COLUMNS)
 SELECT_NOTIFICATIONS: Final = f"SELECT {_NOTIFICATION_COLUMNS} FROM notifications"  # constants
+_SAVE_NOTIFICATION, _state_of = update_of(
+    "notifications", "id", "state", "attempts", "due", "updated", "input", "run", "reason", "woken"
+)
 _NOTICE_BODY: Final = 5
 _READY: Final = "state = 'queued' AND due <= ? AND (expires IS NULL OR expires > ?)"
 NEXT_NOTIFICATIONS_QUERY: Final = (
@@ -435,34 +429,26 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def save(self, notification: Notification) -> None:
         """Update the state. The content never changes."""
-        self._run(
-            "UPDATE notifications SET state = ?, attempts = ?, due = ?, updated = ?, input = ?, run = ?, reason = ?,"
-            " woken = ? WHERE id = ?",
-            *(notification.state, notification.attempts, notification.due, notification.updated),
-            *(notification.input, notification.run, notification.reason, notification.woken, notification.id),
-        )
+        self._run(_SAVE_NOTIFICATION, *_state_of(notification))
 
     def bury(self, journal: str, reason: str, now: int) -> None:
         """Mark all open notifications of a journal dead, without reading their texts."""
-        self._run(
-            "UPDATE notifications SET state = 'dead', reason = ?, updated = ?, woken = 1"
-            " WHERE journal = ? AND state IN ('queued', 'claimed')",
-            *(reason, now, journal),
-        )
+        sql = "UPDATE notifications SET state = 'dead', reason = ?, updated = ?, woken = 1"
+        self._run(f"{sql} WHERE journal = ? AND state IN ('queued', 'claimed')", reason, now, journal)
 
-    def purge(self, before: int, limit: int) -> int:
-        """Remove finished notifications last changed at or before `before`; answers how many."""
+    def purge(self, before: int, limit: int) -> Purged:
+        """Remove finished notifications last changed at or before `before`, the oldest first."""
         found = self._all(PURGE_NOTIFICATIONS_QUERY, before, limit)
-        for (number,) in found:
+        for (number,) in found:  # without any, the transaction writes nothing
             self._run("DELETE FROM notifications WHERE id = ?", number)
-        return len(found)
+        return Purged(len(found), len(found) >= limit)
 
     def claimed_by_input(self, journal: str, number: int) -> list[Notification]:
-        return list(self._each("state = 'claimed' AND journal = ? AND input = ?", journal, number))
+        return self._each("WHERE state = 'claimed' AND journal = ? AND input = ?", journal, number)
 
     def claimed_by_run(self, journal: str, run: str) -> list[Notification]:
-        where = "state = 'claimed' AND journal = ? AND run = ?"
-        return list(self._each(where, journal, run, index="INDEXED BY notifications_claimed "))
+        where = "INDEXED BY notifications_claimed WHERE state = 'claimed' AND journal = ? AND run = ?"
+        return self._each(where, journal, run)
 
     def has_ready(self, journal: str, now: int) -> bool:
         """True if one is queued, due and not expired."""
@@ -471,11 +457,11 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def unwoken(self, now: int, limit: int) -> list[Notification]:
         """Queued notifications that are due and have not woken their journal, longest due first."""
-        return list(self._each("state = 'queued' AND woken = 0 AND due <= ? ORDER BY due, id LIMIT ?", now, limit))
+        return self._each("WHERE state = 'queued' AND woken = 0 AND due <= ? ORDER BY due, id LIMIT ?", now, limit)
 
     def overdue(self, now: int, limit: int) -> list[Notification]:
-        where = "state = 'queued' AND expires IS NOT NULL AND expires <= ? ORDER BY expires, id LIMIT ?"
-        return list(self._each(where, now, limit))
+        where = "WHERE state = 'queued' AND expires IS NOT NULL AND expires <= ? ORDER BY expires, id LIMIT ?"
+        return self._each(where, now, limit)
 
     def ready_journals(self, after: str, now: int, limit: int) -> list[str]:
         """Journals after `after`, by id, with a notification that is ready for delivery."""
@@ -483,9 +469,8 @@ class NotificationTable(_CheckedTable[Notification]):
         rows = self._all(f"{sql} WHERE {_READY} AND journal > ? ORDER BY journal LIMIT ?", now, now, after, limit)
         return [journal for (journal,) in rows]
 
-    def _each(self, where: str, *values: Any, index: str = "") -> Iterator[Notification]:
-        rows = self._all(f"{SELECT_NOTIFICATIONS} {index}WHERE {where}", *values)
-        return (self._row(found)[0] for found in rows)
+    def _each(self, where: str, *values: Any) -> list[Notification]:
+        return [self._row(found)[0] for found in self._all(f"{SELECT_NOTIFICATIONS} {where}", *values)]
 
     def get(self, number: int) -> Notification | None:
         return self._first_sound("id = ?", number)
@@ -506,10 +491,9 @@ class NotificationTable(_CheckedTable[Notification]):
 
     def next_due(self) -> int | None:
         """Earliest due or expiry time."""
-        due = self._one("SELECT due FROM notifications WHERE state = 'queued' AND woken = 0 ORDER BY due LIMIT 1")
-        expires = self._one(
-            "SELECT expires FROM notifications WHERE state = 'queued' AND expires IS NOT NULL ORDER BY expires LIMIT 1"
-        )
+        queued = "FROM notifications WHERE state = 'queued'"
+        due = self._one(f"SELECT due {queued} AND woken = 0 ORDER BY due LIMIT 1")
+        expires = self._one(f"SELECT expires {queued} AND expires IS NOT NULL ORDER BY expires LIMIT 1")
         return earliest(due, expires)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[Notification, bool]:
@@ -528,9 +512,9 @@ def _notification_crc(of: Notification) -> int:
 
 # ---- attachments ---------------------------------------------------------------------------------------------------
 
-_ATTACHMENT_COLUMNS: Final = "session, digest, media_type, size, name, at"
+_ATTACHMENT_COLUMNS: Final = ", ".join(StoredAttachment.__struct_fields__)
 _SELECT_ATTACHMENTS: Final = f"SELECT {_ATTACHMENT_COLUMNS} FROM attachments"  # constants
-_PUT_ATTACHMENT: Final = _insert_into("attachments", _ATTACHMENT_COLUMNS, "INSERT OR REPLACE")
+_PUT_ATTACHMENT: Final = insert_into("attachments", _ATTACHMENT_COLUMNS, "INSERT OR REPLACE")
 _SESSION_ATTACHMENTS: Final = "SELECT 1 FROM attachments a JOIN journals j ON j.id = a.session"
 _REFERENCES: Final = "SELECT 1 FROM refs r JOIN journals j ON j.no = r.journal WHERE r.digest = ?"
 _UNUSED_BLOBS: Final = (
@@ -561,7 +545,7 @@ class AttachmentTable(_Table):
         """
         return self._all(f"{_UNUSED_BLOBS} AND b.digest > ? ORDER BY b.digest LIMIT ?", before, before, after, limit)
 
-    def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
+    def unused_of(self, digests: Iterable[str], before: int) -> list[tuple[str, int]]:
         """The unused ones of these blobs."""
         sql = f"{_UNUSED_BLOBS} AND b.digest = ?"
         return [found for digest in digests for found in self._all(sql, before, before, digest)]
@@ -600,7 +584,7 @@ class AttachmentTable(_Table):
 # ---- refusals and terms --------------------------------------------------------------------------------------------
 
 _REFUSAL_COLUMNS: Final = "id, journal, agent, key, at, error, message, nth"
-_INSERT_REFUSAL: Final = _insert_into("refusals", _REFUSAL_COLUMNS)
+_INSERT_REFUSAL: Final = insert_into("refusals", _REFUSAL_COLUMNS)
 
 
 class AdmissionTable(_Table):
@@ -610,9 +594,8 @@ class AdmissionTable(_Table):
         """Add a refusal and drop the oldest ones."""
         last = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'refusals'") or 0
         nth = self._one("SELECT max(nth) FROM refusals WHERE journal = ?", command.journal) or 0
-        made = RefusedInput(
-            last + 1, command.journal, command.agent, command.key, at, command.error, command.message, nth + 1
-        )
+        said = (command.journal, command.agent, command.key, at, command.error, command.message)
+        made = RefusedInput(last + 1, *said, nth + 1)
         self._run(_INSERT_REFUSAL, *astuple(made))
         oldest = made.nth - REFUSALS_KEPT_PER_JOURNAL
         self._run("DELETE FROM refusals WHERE journal = ? AND nth <= ?", made.journal, oldest)
@@ -635,10 +618,6 @@ class AdmissionTable(_Table):
         query = newest_query(f"SELECT {_REFUSAL_COLUMNS} FROM refusals", {"journal = ?": journal}, limit)
         return [RefusedInput(*columns) for columns in self._db.execute(*query).fetchall()]
 
-    def raw_texts(self) -> Iterator[str]:
-        for (text,) in self._db.execute("SELECT body FROM terms UNION ALL SELECT message FROM refusals"):
-            yield text
-
 
 # ---- spending ------------------------------------------------------------------------------------------------------
 
@@ -648,7 +627,7 @@ _NO_AGENT: Final = ""
 """The agent of journals without one."""
 _SPEND_COLUMNS: Final = ", ".join(Spend.__struct_fields__)
 _ADD_SPEND: Final = (
-    _insert_into("spending", f"agent, day, {_SPEND_COLUMNS}")
+    insert_into("spending", f"agent, day, {_SPEND_COLUMNS}")
     + " ON CONFLICT (agent, day) DO UPDATE SET "
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in Spend.__struct_fields__)
 )
@@ -707,11 +686,9 @@ class SpendingTable(_Table):
 
 # ---- tombstones ----------------------------------------------------------------------------------------------------
 
-_TOMBSTONE_COLUMNS: Final = (
-    "journal, kind, agent, role, session, status, detail, digest, head, pos, created, updated, at, spent, crc"
-)
+_TOMBSTONE_COLUMNS: Final = ", ".join((*Tombstone.__struct_fields__, "crc"))
 _SELECT_TOMBSTONES: Final = f"SELECT {_TOMBSTONE_COLUMNS} FROM tombstones"  # constants
-_INSERT_TOMBSTONE: Final = _insert_into("tombstones", _TOMBSTONE_COLUMNS)
+_INSERT_TOMBSTONE: Final = insert_into("tombstones", _TOMBSTONE_COLUMNS)
 _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' AND at BETWEEN 1 AND ? - 1"
 _spent_decoder: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
 
@@ -724,6 +701,11 @@ class RetentionTable(_CheckedTable[Tombstone]):
 
     def find(self, journal: str) -> Tombstone | None:
         return self._first_sound("journal = ?", journal)
+
+    def missing(self, journal: str) -> JournalMissing | JournalPruned:
+        """The error for a journal without a row."""
+        stone = self.find(journal)
+        return JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
 
     def last_position_of(self, row: JournalRow) -> int:
         self._tables.flush_records()

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import apsw
 import msgspec
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
-from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreFailed, StoreUnsafe, WalPinned
 from holdfast.store.lease import is_gone
 from holdfast.store.sqlite.files import check_schema, check_version, connect, translate
 from holdfast.store.sqlite.key import Seal, keep_key, make_seal
@@ -123,7 +123,7 @@ class StoreWriter:
 
     def _serve(self, jobs: list[WriteJob]) -> None:
         if self._rows is None and not self._reattach():
-            error = StoreFailed("it could not be opened again after a failed commit")
+            error = errors.StoreFailed("it could not be opened again after a failed commit")
             self._answer([(job, error) for job in jobs], False)
             return
         answers, foreign = self._commit(jobs)
@@ -133,16 +133,18 @@ class StoreWriter:
         self._maintain()
 
     def _commit(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
-        """Carry out the jobs; answers a result for each, and True if other processes may have written."""
+        """Commit all jobs in one transaction, or each by itself if that fails.
+
+        Answers a result for each, and True if other processes may have written.
+        """
+        rows = self._attached()
         if all(job.command is None for job in jobs):
-            return [None] * len(jobs), self._look()
+            try:
+                return [None] * len(jobs), self._begin(rows)
+            except apsw.Error:
+                return [None] * len(jobs), True
         if (pinned := self._pinned()) is not None:
             return [pinned] * len(jobs), False
-        return self._transact(jobs)
-
-    def _transact(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
-        """Commit all jobs in one transaction, or each by itself if that fails."""
-        rows = self._attached()
         try:
             answers, foreign, changed = self._execute(rows, jobs)
         except apsw.BusyError as error:
@@ -165,9 +167,7 @@ class StoreWriter:
     def _execute(self, rows: SqliteRows, jobs: list[WriteJob]) -> tuple[list[Answer], bool, bool]:
         rows.db.execute("BEGIN IMMEDIATE")
         crash_point("store.begun")
-        foreign = rows.begin()
-        if foreign:
-            self.others = rows.others()
+        foreign = self._begin(rows)
         answers = Transaction(rows, self._limits, self._backend.clock.read()).apply_all([job.command for job in jobs])
         self._batch += 1
         changed = rows.finish(self._batch)
@@ -181,15 +181,11 @@ class StoreWriter:
         with suppress(OSError):
             os.utime(self._log)
 
-    def _look(self) -> bool:
-        """True if other processes have written; then also update `others`."""
-        rows = self._attached()
-        try:
-            foreign = rows.begin()
-            if foreign:
-                self.others = rows.others()
-        except apsw.Error:
-            return True
+    def _begin(self, rows: SqliteRows) -> bool:
+        """Start a transaction; True if other processes have written since the last one."""
+        foreign = rows.begin()
+        if foreign:
+            self.others = rows.others()
         return foreign
 
     def _one_by_one(self, jobs: list[WriteJob], error: Exception) -> list[Answer]:
@@ -198,7 +194,7 @@ class StoreWriter:
         answers: list[Answer] = []
         for job in jobs:
             if self._rows is None and not self._reattach():
-                answers.append(StoreFailed("it could not be opened again after a failed commit"))
+                answers.append(errors.StoreFailed("it could not be opened again after a failed commit"))
             else:
                 answers.extend(self._commit([job])[0])
         return answers
@@ -220,7 +216,7 @@ class StoreWriter:
         evidence = self._attached().evidence
         self._detach()
         if not self._reattach():
-            return [CommitUnknown(f"{failure}; the store could not be opened again")] * len(answers)
+            return [errors.CommitUnknown(f"{failure}; the store could not be opened again")] * len(answers)
         rows = self._attached()
         try:
             if not rows.happened(evidence):
@@ -232,7 +228,7 @@ class StoreWriter:
                 # into the database writes them anew, and a sync that succeeds now is about these writes.
                 self._reset_log(rows.db, self._limits.busy_ms)
         except apsw.Error as trouble:
-            return [CommitUnknown(f"{failure}; then: {trouble}")] * len(answers)
+            return [errors.CommitUnknown(f"{failure}; then: {trouble}")] * len(answers)
         return answers
 
     def _bury(self, db: Db, error: apsw.Error) -> None:
@@ -257,7 +253,7 @@ class StoreWriter:
 
     def _attached(self) -> SqliteRows:
         if self._rows is None:
-            raise StoreClosed
+            raise errors.StoreClosed
         return self._rows
 
     def _attach(self, db: Db, seal: Seal) -> None:
@@ -277,7 +273,7 @@ class StoreWriter:
     def _reattach(self) -> bool:
         try:
             self._attach(*self._backend.connect_writer())
-        except (apsw.Error, HoldfastError, OSError):
+        except (apsw.Error, errors.HoldfastError, OSError):
             return False
         return True
 
@@ -323,7 +319,7 @@ class StoreWriter:
             else:
                 self._rows.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
-    def _pinned(self) -> HoldfastError | None:
+    def _pinned(self) -> errors.HoldfastError | None:
         """The error for all writes if the log has reached its limit and can't be reset."""
         size = self._frames * _FRAME
         if size < self._limits.wal_max_bytes or self._rows is None:
@@ -331,7 +327,7 @@ class StoreWriter:
         try:
             self._reset_log(self._rows.db, _RESET_BUSY_MS)
         except apsw.BusyError:
-            return WalPinned(size, self._limits.wal_max_bytes)
+            return errors.WalPinned(size, self._limits.wal_max_bytes)
         except apsw.Error as error:
             return translate(self._path, error)
         self._frames = self._checkpointed = 0
@@ -352,9 +348,9 @@ def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs:
             _bring_up_to_date(connection, path, now)
         except apsw.CantOpenError as error:
             # The file itself is open; its shared memory can't be opened.
-            raise StoreUnsafe(path, _NO_LOG) from error
+            raise errors.StoreUnsafe(path, _NO_LOG) from error
         if not _switch_to_log(connection, limits.busy_ms):
-            raise StoreUnsafe(path, _NO_LOG)
+            raise errors.StoreUnsafe(path, _NO_LOG)
         synchronous = "FULL" if durability == "power" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0")
     except BaseException:

@@ -20,7 +20,7 @@ from holdfast.store import AdmissionWindow, Spend
 from holdfast.store.audit import audit
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.health import examine
-from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, OLDEST, SEALED, VERSION
+from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, SEALED, VERSION
 from holdfast.store.waits import mint_token
 from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, text
 
@@ -51,18 +51,13 @@ def _as_of_schema(version: int, path: Path) -> None:
     """Put all that a store has into the tables of an older schema, beside it."""
     connection: Any = apsw.Connection(str(path))
     old: Any = apsw.Connection(str(path.with_suffix(".old")))
-    for number in range(OLDEST, version + 1):
-        old.execute(MIGRATIONS[number])
+    for script in MIGRATIONS[:version]:
+        old.execute(script)
     for table in TABLES:
         columns = [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
         listed, places = ", ".join(columns), ", ".join("?" * len(columns))
         for row in connection.execute(f"SELECT {listed} FROM {table}"):
             old.execute(f"INSERT OR REPLACE INTO {table} ({listed}) VALUES ({places})", row)
-    # As if code that counted no spending had written the records, and a later schema had come after them.
-    old.execute(
-        "INSERT OR REPLACE INTO meta (key, value)"
-        " SELECT 'spending_since', CAST(CAST(coalesce(max(pos), 0) AS TEXT) AS BLOB) FROM records"
-    )
     if version < SEALED:
         old.execute("DELETE FROM meta WHERE key IN ('key_check', 'tokens')")
         old.execute("INSERT INTO meta (key, value) VALUES ('secret', ?)", (SECRET,))
@@ -83,23 +78,11 @@ def _schema(path: Path) -> set[tuple[str, str, str]]:
     return found
 
 
-OLD = range(OLDEST, VERSION)
-
-
-@pytest.mark.parametrize("version", range(1, OLDEST))
-async def test_a_store_from_before_the_first_preview_is_refused_and_not_changed(tmp_path: Path, version: int) -> None:
-    await _store_of_schema(OLDEST, tmp_path / "store.db")
-    old = tmp_path / "store.old"
-    db: Any = apsw.Connection(str(old))
-    db.execute(f"PRAGMA user_version = {version}")
-    db.close()
-    before = old.read_bytes()
-    with pytest.raises(StoreRefused, match=f"its schema is version {version}, and the oldest that"):
-        async with hf.open_store(old):
-            pass
-    with pytest.raises(StoreRefused, match=f"its schema is version {version}, and the oldest that"):
-        examine(old)
-    assert old.read_bytes() == before
+OLD = range(1, VERSION)
+BEFORE_4 = range(1, 4)
+"""Those that did not know questions, and counted no spending."""
+BEFORE_5 = range(1, 5)
+"""Those that did not count the time of turns."""
 
 
 @pytest.mark.parametrize("version", OLD)
@@ -140,6 +123,17 @@ async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, ver
         assert await check(store) == []
 
 
+@pytest.mark.parametrize("version", BEFORE_4)
+async def test_waits_of_an_older_store_are_sound_and_ask_nothing(tmp_path: Path, version: int) -> None:
+    await _store_of_schema(version, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        found = [(wait.name, wait.state, wait.payload) for wait in await store.waits("s")]
+        assert found == [("early", "resolved", b'"yes"'), ("timer", "open", None)]
+        new = {(wait.kind, wait.body, wait.at, wait.consumed) for wait in await store.waits("s")}
+        assert new == {(None, None, 0, 0)}
+        assert [wait.name for wait in await store.due()] == ["timer"]
+
+
 @pytest.mark.parametrize("version", OLD)
 async def test_an_older_store_takes_questions_rules_and_admissions(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
@@ -156,7 +150,7 @@ async def test_an_older_store_takes_questions_rules_and_admissions(tmp_path: Pat
         assert await check(store) == []
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_spending_of_an_older_store_counts_from_its_migration(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -165,7 +159,7 @@ async def test_spending_of_an_older_store_counts_from_its_migration(tmp_path: Pa
         assert await store.examine(lambda reader: audit(reader, None, _spend_of)) == []
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_4)
 async def test_all_spending_of_an_older_store_can_be_counted_afterwards(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     async with hf.open_store(tmp_path / "store.old") as store:
@@ -212,7 +206,7 @@ def _spender(clock: ManualClock, **limits: Any) -> hf.Agent:
     return hf.Agent("a", model=ScriptedModel(say), tools=[look], limits=hf.Limits(**limits))
 
 
-@pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("version", BEFORE_5)
 async def test_a_runtime_counts_what_was_spent_in_an_older_store(tmp_path: Path, version: int) -> None:
     clock = ManualClock()
     spent = await _spent_before(tmp_path / "store.db", clock, version)
@@ -231,7 +225,7 @@ async def test_a_budget_that_was_used_up_in_an_older_store_is_used_up(
     tmp_path: Path, budget: hf.Budget, code: str
 ) -> None:
     clock = ManualClock()
-    await _spent_before(tmp_path / "store.db", clock, OLDEST)
+    await _spent_before(tmp_path / "store.db", clock, 3)
     agent = _spender(clock, total=budget)
     async with hf.open(tmp_path / "store.old", agents=[agent], mirror=False, clock=clock) as runtime:
         outcome = await runtime.run(agent, "go", session="other")
@@ -240,7 +234,7 @@ async def test_a_budget_that_was_used_up_in_an_older_store_is_used_up(
 
 async def test_a_runtime_that_died_before_it_had_counted_leaves_it_to_the_next(tmp_path: Path) -> None:
     clock = ManualClock()
-    spent = await _spent_before(tmp_path / "store.db", clock, OLDEST)
+    spent = await _spent_before(tmp_path / "store.db", clock, 3)
     async with hf.open_store(tmp_path / "store.old", clock=clock) as store:  # brought up to date, and nothing counted
         assert await store.spent("a") == Spend()
     async with hf.open(tmp_path / "store.old", agents=[_spender(clock)], mirror=False, clock=clock) as runtime:
@@ -250,7 +244,7 @@ async def test_a_runtime_that_died_before_it_had_counted_leaves_it_to_the_next(t
 
 async def test_damage_in_an_older_store_does_not_keep_the_rest_from_being_counted(tmp_path: Path) -> None:
     clock = ManualClock()
-    spent = await _spent_before(tmp_path / "store.db", clock, OLDEST)
+    spent = await _spent_before(tmp_path / "store.db", clock, 3)
     old: Any = apsw.Connection(str(tmp_path / "store.old"))
     old.execute("UPDATE records SET body = zeroblob(10) WHERE pos = (SELECT max(pos) FROM records)")
     old.close()
@@ -283,10 +277,32 @@ async def test_inputs_count_on_in_an_older_store(tmp_path: Path, version: int) -
         assert (await store.accept("s", "again")).input == 2
 
 
+async def test_what_waited_for_a_session_in_quarantine_is_given_up_in_a_store_of_schema_3(tmp_path: Path) -> None:
+    await _store_of_schema(3, tmp_path / "store.db")
+    async with hf.open_store(tmp_path / "store.db") as store:
+        await store.notify("idle", kind="task", title="never told")
+        await store.notify("s", kind="task", title="waits")
+    connection: Any = apsw.Connection(str(tmp_path / "store.db"))
+    columns = ", ".join(row[1] for row in connection.execute("PRAGMA table_info(notifications)"))
+    rows = connection.execute(f"SELECT {columns} FROM notifications").fetchall()
+    connection.close()
+    old: Any = apsw.Connection(str(tmp_path / "store.old"))
+    places = ", ".join("?" * len(rows[0]))
+    old.executemany(f"INSERT INTO notifications ({columns}) VALUES ({places})", rows)
+    old.execute("UPDATE journals SET notices = 1 WHERE id IN ('s', 'idle')")
+    old.execute("UPDATE journals SET quarantine = 'damaged' WHERE id = 'idle'")
+    old.close()
+    async with hf.open_store(tmp_path / "store.old") as store:
+        (found,) = await store.notifications("idle")
+        assert (found.state, "quarantined: damaged" in (found.reason or "")) == ("dead", True)
+        assert [found.state for found in await store.notifications("s")] == ["queued"]
+        assert await check(store) == []
+
+
 # ---- schema 6: seals -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(OLDEST, SEALED))
+@pytest.mark.parametrize("version", range(1, SEALED))
 async def test_tokens_of_an_older_store_are_good_for_ever(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
     token = mint_token(SECRET, "s", "late")
@@ -296,7 +312,7 @@ async def test_tokens_of_an_older_store_are_good_for_ever(tmp_path: Path, versio
             assert (await store.resolve(token, "yes")).wait.payload == b'"yes"'
 
 
-@pytest.mark.parametrize("version", range(OLDEST, SEALED))
+@pytest.mark.parametrize("version", range(1, SEALED))
 async def test_the_key_of_tokens_leaves_an_older_store_when_it_is_brought_up_to_date(
     tmp_path: Path, version: int
 ) -> None:

@@ -176,7 +176,7 @@ class Wait(msgspec.Struct, frozen=True):
     body: bytes | None = None
     """The question."""
     at: int = 0
-    """When it was opened, in wall milliseconds; 0 before that, and for some waits of older stores."""
+    """When it was opened, in wall milliseconds; 0 before that, and for waits of schema 3 and older."""
     consumed: int = 0
     """The record that consumed its resolution; 0 before that."""
 

@@ -38,7 +38,7 @@ def _steps_of_search(db: Db, after: str) -> int:
 
 def test_the_search_for_more_unused_blobs_does_not_look_at_those_before_it_again() -> None:
     db = cast("Db", apsw.Connection(":memory:"))
-    for script in MIGRATIONS.values():
+    for script in MIGRATIONS:
         db.execute(script)
     for number in range(1_000):
         db.execute("INSERT INTO blobs (digest, at, body) VALUES (?, 0, x'00')", (f"a{number:04}",))

@@ -22,7 +22,7 @@ import apsw
 from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.store.paths import FOLDER
-from holdfast.store.sqlite.schema import APPLICATION_ID, OLDEST, VERSION
+from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -300,10 +300,7 @@ def _log_has_store(log: Path) -> bool:
 
 
 def check_version(path: Path, version: int) -> None:
-    """Refuse a store of a newer release, or of a schema from before the first preview."""
-    if 0 < version < OLDEST:
-        reason = f"its schema is version {version}, and the oldest that this release can bring up to date is {OLDEST}"
-        raise errors.StoreRefused(path, reason)
+    """Refuse a store of a newer release."""
     if version > VERSION:
         reason = f"its schema is version {version}, this release knows {VERSION}; update Holdfast"
         raise errors.StoreTooNew(path, reason)
@@ -361,10 +358,7 @@ def _try_lock(handle: int) -> bool:
 
 def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
     """A read-only connection."""
-    return _forbid_writes(connect(path, apsw.SQLITE_OPEN_READONLY, vfs), limits)
-
-
-def _forbid_writes(connection: Db, limits: StoreLimits) -> Db:
+    connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection
@@ -392,7 +386,9 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         uri = f"file:{quote(str(path))}?immutable=1"
         connection = cast("Db", apsw.Connection(uri, flags=flags))
-    return _forbid_writes(connection, limits)
+    connection.set_busy_timeout(limits.busy_ms)
+    connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
+    return connection
 
 
 def check_viewable(path: Path) -> None:

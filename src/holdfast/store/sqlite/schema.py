@@ -1,8 +1,7 @@
 """The tables, and the steps that bring an older file up to date.
 
-`user_version` is the schema version. The migration to version n takes a file of version n-1; all due ones run in one
-transaction. The first one makes a new file; schemas before it were never released. A released migration is never
-edited.
+`user_version` is the schema version. Migration number n takes version n-1 to n; all due ones run in one transaction. A
+released migration is never edited.
 """
 
 from __future__ import annotations
@@ -19,24 +18,20 @@ if TYPE_CHECKING:
 
 APPLICATION_ID: Final = 0x48464A31
 """``HFJ1`` in the header of every store."""
-_V5: Final = (
-    # In `writers`, one row for each open writer. `batch` is written in every transaction that appends no record: after
-    # a commit that failed, it tells whether that commit took effect.
-    """
+_V1: Final = """
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- One row per open writer. `batch` is written in every transaction that appends no record: after a commit that failed,
+-- it tells whether that commit took effect.
 CREATE TABLE writers (
     instance TEXT PRIMARY KEY,
     owner    TEXT NOT NULL,
     batch    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-"""
-    # `wakes` counts what came from outside, `seen` how much of that was attended to. `inputs` counts those accepted so
-    # far; in a fork they count on from those of the parent. `notices` counts the notifications that are not finished.
-    # Records up to `base` were trimmed.
-    """
+
 CREATE TABLE journals (
     no           INTEGER PRIMARY KEY,
     id           TEXT NOT NULL UNIQUE,
@@ -52,16 +47,7 @@ CREATE TABLE journals (
     mono_expires INTEGER NOT NULL,
     term         INTEGER NOT NULL,
     quarantine   TEXT,
-    revoked      INTEGER NOT NULL,
-    wakes        INTEGER NOT NULL DEFAULT 0,
-    seen         INTEGER NOT NULL DEFAULT 0,
-    parent       TEXT,
-    parent_seq   INTEGER NOT NULL DEFAULT 0,
-    inputs       INTEGER NOT NULL DEFAULT 0,
-    role         TEXT,
-    session      TEXT,
-    notices      INTEGER NOT NULL DEFAULT 0,
-    base         INTEGER NOT NULL DEFAULT 0
+    revoked      INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX journals_by_kind   ON journals (kind, updated, id);
 CREATE INDEX journals_by_status ON journals (status, updated, id);
@@ -73,19 +59,9 @@ CREATE INDEX journals_by_kind_and_status  ON journals (kind, status, updated, id
 CREATE INDEX journals_newest    ON journals (updated, id);
 CREATE INDEX journals_in_quarantine ON journals (no) WHERE quarantine IS NOT NULL;
 CREATE INDEX journals_held      ON journals (no) WHERE owner IS NOT NULL;
-CREATE INDEX journals_by_role ON journals (role, updated, id) WHERE role IS NOT NULL;
-CREATE INDEX journals_by_role_and_status ON journals (role, status, updated, id) WHERE role IS NOT NULL;
-CREATE INDEX journals_by_session ON journals (session, updated, id) WHERE session IS NOT NULL;
-CREATE INDEX journals_by_session_and_role ON journals (session, role, updated, id) WHERE session IS NOT NULL;
-CREATE INDEX journals_by_session_and_status ON journals (session, status, updated, id) WHERE session IS NOT NULL;
-CREATE INDEX journals_of_session ON journals (session, role, status, updated, id) WHERE session IS NOT NULL;
-CREATE INDEX journals_with_work ON journals (no)
-    WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL) AND (wakes > seen OR status = 'running');
-CREATE INDEX journals_by_parent ON journals (parent) WHERE parent IS NOT NULL;
-"""
-    # `pos` is the order of all records; (journal, seq) the place in one journal. The checksum covers journal, seq,
-    # epoch and body. A record of journal 0 is nobody's: it keeps the newest position taken.
-    """
+
+-- `pos` is the order of all records; (journal, seq) the place in one journal. The checksum covers journal, seq, epoch
+-- and body. Append-only: nothing ever updates or deletes a row here.
 CREATE TABLE records (
     pos     INTEGER PRIMARY KEY,
     journal INTEGER NOT NULL,
@@ -95,10 +71,7 @@ CREATE TABLE records (
     body    BLOB NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX records_in_journal ON records (journal, seq);
-"""
-    # `counted` is 1 where the input was accepted under an admission. An alias is a key under which an input came again.
-    # `inputs_that_transfer` has the processes that were given to another session.
-    """
+
 CREATE TABLE inputs (
     journal INTEGER NOT NULL,
     input   INTEGER NOT NULL,
@@ -107,23 +80,11 @@ CREATE TABLE inputs (
     body    BLOB NOT NULL,
     at      INTEGER NOT NULL,
     pending INTEGER NOT NULL,
-    counted INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (journal, input)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX inputs_by_key ON inputs (journal, key);
 CREATE INDEX inputs_pending ON inputs (journal, input) WHERE pending = 1;
-CREATE INDEX inputs_counted ON inputs (journal, at) WHERE counted = 1;
-CREATE INDEX inputs_counted_by_digest ON inputs (journal, digest, at) WHERE counted = 1;
-CREATE INDEX inputs_that_transfer ON inputs (journal) WHERE key >= 'holdfast/transfer/' AND key < 'holdfast/transfer0';
-CREATE TABLE input_aliases (
-    journal INTEGER NOT NULL,
-    key     TEXT NOT NULL,
-    input   INTEGER NOT NULL,
-    PRIMARY KEY (journal, key)
-) STRICT, WITHOUT ROWID;
-"""
-    # What a wait asks (`body`), of what kind it is, when it was opened, and with which record its answer was used.
-    """
+
 CREATE TABLE waits (
     journal  INTEGER NOT NULL,
     name     TEXT NOT NULL,
@@ -132,18 +93,10 @@ CREATE TABLE waits (
     payload  BLOB,
     crc      INTEGER NOT NULL,
     opened   INTEGER NOT NULL,
-    kind     TEXT,
-    body     BLOB,
-    at       INTEGER NOT NULL DEFAULT 0,
-    consumed INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (journal, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX waits_due ON waits (deadline) WHERE state = 'open' AND deadline IS NOT NULL;
-CREATE INDEX waits_asked ON waits (kind, at, journal, name) WHERE state = 'open' AND kind IS NOT NULL;
-"""
-    # Attachments are blobs with what they are, and the session that may read them ('' is none). `refs` has what records
-    # refer to.
-    """
+
 CREATE TABLE blobs (
     id     INTEGER PRIMARY KEY,
     digest TEXT NOT NULL UNIQUE,
@@ -156,22 +109,37 @@ CREATE TABLE refs (
     seq     INTEGER NOT NULL,
     PRIMARY KEY (digest, journal, seq)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX refs_by_journal ON refs (journal, seq);
-CREATE TABLE attachments (
-    session    TEXT NOT NULL,
-    digest     TEXT NOT NULL,
-    media_type TEXT NOT NULL,
-    size       INTEGER NOT NULL,
-    name       TEXT,
-    at         INTEGER NOT NULL,
-    PRIMARY KEY (session, digest)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX attachments_by_digest ON attachments (digest);
 """
-    # `journal` is an id: a notification for a journal that does not exist is kept too, as a dead one. The checksum
-    # covers what is said, which never changes. `woken` is 0 while the journal was not woken for it. Numbers are never
-    # used again.
-    """
+_V2: Final = """
+-- Who has work: `wakes` counts what came from outside, `seen` how much of that was attended to. Where forks begin.
+-- `inputs` counts those accepted so far; in a fork they count on from those of the parent.
+ALTER TABLE journals ADD COLUMN wakes      INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE journals ADD COLUMN seen       INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE journals ADD COLUMN parent     TEXT;
+ALTER TABLE journals ADD COLUMN parent_seq INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE journals ADD COLUMN inputs     INTEGER NOT NULL DEFAULT 0;
+UPDATE journals SET inputs = (SELECT coalesce(max(input), 0) FROM inputs WHERE journal = no);
+UPDATE journals SET wakes = inputs;
+CREATE INDEX journals_with_work ON journals (no)
+    WHERE quarantine IS NULL AND kind = 'session' AND (wakes > seen OR status = 'running');
+"""
+_V3: Final = """
+-- What a process is, and for which session it works. `notices` counts the notifications that are not finished.
+ALTER TABLE journals ADD COLUMN role    TEXT;
+ALTER TABLE journals ADD COLUMN session TEXT;
+ALTER TABLE journals ADD COLUMN notices INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX journals_by_role ON journals (role, updated, id) WHERE role IS NOT NULL;
+CREATE INDEX journals_by_role_and_status ON journals (role, status, updated, id) WHERE role IS NOT NULL;
+CREATE INDEX journals_by_session ON journals (session, updated, id) WHERE session IS NOT NULL;
+CREATE INDEX journals_by_session_and_role ON journals (session, role, updated, id) WHERE session IS NOT NULL;
+CREATE INDEX journals_by_session_and_status ON journals (session, status, updated, id) WHERE session IS NOT NULL;
+CREATE INDEX journals_of_session ON journals (session, role, status, updated, id) WHERE session IS NOT NULL;
+DROP INDEX journals_with_work;
+CREATE INDEX journals_with_work ON journals (no)
+    WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL) AND (wakes > seen OR status = 'running');
+
+-- `journal` is an id: a notification for a journal that does not exist is kept too, as a dead one. The checksum covers
+-- what is said, which never changes. `woken` is 0 while the journal was not woken for it. Numbers are never used again.
 CREATE TABLE notifications (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
     journal  TEXT NOT NULL,
@@ -202,11 +170,8 @@ CREATE INDEX notifications_queued ON notifications (journal, priority DESC, no, 
 CREATE INDEX notifications_claimed ON notifications (journal, input) WHERE state = 'claimed';
 CREATE INDEX notifications_unwoken ON notifications (due) WHERE state = 'queued' AND woken = 0;
 CREATE INDEX notifications_expiring ON notifications (expires) WHERE state = 'queued' AND expires IS NOT NULL;
-CREATE INDEX notifications_finished ON notifications (updated)
-    WHERE state IN ('acknowledged', 'cancelled', 'expired');
-"""
-    # `size` is that of key and value in bytes. A version is that of the last change, of which the newest are kept.
-    """
+
+-- `size` is that of key and value in bytes. A version is that of the last change, of which the newest are kept.
 CREATE TABLE memories (
     id      INTEGER PRIMARY KEY,
     scope   TEXT NOT NULL,
@@ -240,8 +205,36 @@ CREATE VIRTUAL TABLE memory_words USING fts5 (
     key, value, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 2'
 );
 """
-    # Rules that a person has stored. A rule that was removed stays, and may be stored again under another number.
-    """
+_V4: Final = """
+-- What may be forgotten. And what waits for a journal in quarantine is given up: nobody would ever deliver it.
+CREATE INDEX notifications_finished ON notifications (updated)
+    WHERE state IN ('acknowledged', 'cancelled', 'expired');
+UPDATE notifications SET state = 'dead', woken = 1, reason = (
+        SELECT 'journal ''' || id || ''' is quarantined: ' || quarantine || '; restore it from a backup'
+        FROM journals WHERE id = notifications.journal
+    )
+    WHERE state IN ('queued', 'claimed') AND journal IN (SELECT id FROM journals WHERE quarantine IS NOT NULL);
+UPDATE journals SET notices = 0 WHERE quarantine IS NOT NULL;
+
+-- What a wait asks, of what kind it is, when it was opened, and with which record its answer was used.
+ALTER TABLE waits ADD COLUMN kind     TEXT;
+ALTER TABLE waits ADD COLUMN body     BLOB;
+ALTER TABLE waits ADD COLUMN at       INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE waits ADD COLUMN consumed INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX waits_asked ON waits (kind, at, journal, name) WHERE state = 'open' AND kind IS NOT NULL;
+
+-- `counted` is 1 where the input was accepted under an admission. An alias is a key under which an input came again.
+ALTER TABLE inputs ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX inputs_counted ON inputs (journal, at) WHERE counted = 1;
+CREATE INDEX inputs_counted_by_digest ON inputs (journal, digest, at) WHERE counted = 1;
+CREATE TABLE input_aliases (
+    journal INTEGER NOT NULL,
+    key     TEXT NOT NULL,
+    input   INTEGER NOT NULL,
+    PRIMARY KEY (journal, key)
+) STRICT, WITHOUT ROWID;
+
+-- Rules that a person has stored. A rule that was removed stays, and may be stored again under another number.
 CREATE TABLE rules (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     agent      TEXT NOT NULL,
@@ -255,10 +248,9 @@ CREATE TABLE rules (
 ) STRICT;
 CREATE UNIQUE INDEX rules_in_force ON rules (agent, digest) WHERE removed_at IS NULL;
 CREATE INDEX rules_by_agent ON rules (agent);
-"""
-    # What each agent ('' is none) has used up on a day (since 1970-01-01, UTC); day -1 is the sum of all days. A fold
-    # of the records after the position `spending_since`: older code wrote those before it without counting.
-    """
+
+-- What each agent ('' is none) has used up on a day (since 1970-01-01, UTC); day -1 is the sum of all days. A fold of
+-- the records after the position `spending_since`: those before it were written by an older schema.
 CREATE TABLE spending (
     agent         TEXT NOT NULL,
     day           INTEGER NOT NULL,
@@ -269,13 +261,20 @@ CREATE TABLE spending (
     cost_micros   INTEGER NOT NULL,
     unpriced      INTEGER NOT NULL,
     tasks         INTEGER NOT NULL,
-    wall_ms       INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (agent, day)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO meta (key, value) VALUES ('spending_since', CAST('0' AS BLOB));
+INSERT OR REPLACE INTO meta (key, value)
+    SELECT 'spending_since', CAST(CAST(coalesce(max(pos), 0) AS TEXT) AS BLOB) FROM records;
 """
-    # What agents take in (JSON), and the last inputs that were refused; `nth` counts those of a journal.
-    """
+_V5: Final = """
+-- The time in which turns were worked on. It follows from the records, as all spending does, so all of it is counted
+-- anew when the store is opened next by whoever knows what records spend.
+ALTER TABLE spending ADD COLUMN wall_ms INTEGER NOT NULL DEFAULT 0;
+DELETE FROM spending;
+INSERT OR REPLACE INTO meta (key, value)
+    SELECT 'spending_since', CAST(CAST(coalesce(max(pos), 0) AS TEXT) AS BLOB) FROM records;
+
+-- What agents take in (JSON), and the last inputs that were refused; `nth` counts those of a journal.
 CREATE TABLE terms (
     agent TEXT PRIMARY KEY,
     body  TEXT NOT NULL,
@@ -292,9 +291,23 @@ CREATE TABLE refusals (
     nth     INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX refusals_of_journal ON refusals (journal, nth);
-"""
-    # What is left of journals that were pruned: `pos` is where the last record stood.
-    """
+
+-- Blobs with what they are, and the session that may read them ('' is none). `refs` has what records refer to.
+CREATE TABLE attachments (
+    session    TEXT NOT NULL,
+    digest     TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    size       INTEGER NOT NULL,
+    name       TEXT,
+    at         INTEGER NOT NULL,
+    PRIMARY KEY (session, digest)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX attachments_by_digest ON attachments (digest);
+
+-- Records up to `base` were trimmed. What is left of journals that were pruned: `pos` is where the last record stood. A
+-- record of journal 0 is nobody's: it keeps the newest position taken.
+ALTER TABLE journals ADD COLUMN base INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX journals_by_parent ON journals (parent) WHERE parent IS NOT NULL;
 CREATE TABLE tombstones (
     journal TEXT PRIMARY KEY,
     kind    TEXT NOT NULL,
@@ -313,30 +326,28 @@ CREATE TABLE tombstones (
     crc     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tombstones_by_pos ON tombstones (pos);
+CREATE INDEX refs_by_journal ON refs (journal, seq);
+-- Processes that were given to another session.
+CREATE INDEX inputs_that_transfer ON inputs (journal) WHERE key >= 'holdfast/transfer/' AND key < 'holdfast/transfer0';
 """
-)
-# MACs under a key that is not in the store, see `key.py`. `meta` has `key_check`, which tells whether a key is the
-# right one, and in a store of schema 5 the key of its wait tokens, covered with the new key.
 _V6: Final = """
+-- MACs under a key that is not in the store, see `store/seals.py`. `meta` has `key_check`, which tells whether a key is
+-- the right one, and in a store of an older schema the key of its wait tokens, covered with the new key.
 ALTER TABLE waits ADD COLUMN mac BLOB;
 ALTER TABLE rules ADD COLUMN mac BLOB;
 """
-MIGRATIONS: Final = {5: _V5, 6: _V6}
-"""The script of each schema version."""
-OLDEST: Final = min(MIGRATIONS)
-"""The oldest schema that can be migrated."""
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
 SEALED: Final = 6
 """The first schema with sealed waits and rules."""
-VERSION: Final = max(MIGRATIONS)
+VERSION: Final = len(MIGRATIONS)
 """The schema version of this release."""
 
 
 def migrate(connection: Db, found: int, first_rows: Callable[[], object]) -> None:
     """Bring the file from version `found` to `VERSION`, in the caller's transaction."""
-    for number, script in MIGRATIONS.items():
-        if number > found:
-            connection.execute(script)
-            crash_point(f"store.migrated.{number}")
+    for number, script in enumerate(MIGRATIONS[found:], found + 1):
+        connection.execute(script)
+        crash_point(f"store.migrated.{number}")
     if found == 0:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         first_rows()

@@ -291,14 +291,13 @@ DEFERRAL_TIMEOUT: Final = timedelta(days=7)
 """Default time for the answer to a deferral."""
 
 
-class NoDefault:
-    """Marks a deferral that ends in an error at its timeout."""
-
+class _NoDefault:
     def __repr__(self) -> str:
         return "NO_DEFAULT"
 
 
-NO_DEFAULT: Final = NoDefault()
+NO_DEFAULT: Final = _NoDefault()
+"""Marks a deferral that ends in an error at its timeout."""
 
 
 class Deferred(Generic[R]):
@@ -783,37 +782,27 @@ def code_digest(function: Callable[..., Any]) -> str:
     names, and, for a bound method, methods and properties of its class that it names. All functions of a class of its
     own module count if it names or closes over that class or an object of it.
     """
-    reader = _CodeWalker()
-    reader.add(function, None)
-    return digest_of_bytes("code", repr(list(reader.described())).encode())
+    found: list[tuple[FunctionType, type | None]] = []
+    places: dict[tuple[int, type | None], int] = {}
 
-
-class _CodeWalker:
-    """Walks functions in an order that depends only on their code."""
-
-    def __init__(self) -> None:
-        self._found: list[tuple[FunctionType, type | None]] = []
-        self._places: dict[tuple[int, type | None], int] = {}
-
-    def add(self, value: object, owner: type | None) -> int | None:
+    def add(value: object, owner: type | None) -> int | None:
         """The index of a function in the list; None for other values, and beyond `MAX_FUNCTIONS`."""
         function, owner = _function_of(value, owner)
-        if function is None:
+        if function is None or ((id(function), owner) not in places and len(found) >= MAX_FUNCTIONS):
             return None
-        key = id(function), owner
-        if key not in self._places:
-            if len(self._found) >= MAX_FUNCTIONS:
-                return None
-            self._places[key] = len(self._found)
-            self._found.append((function, owner))
-        return self._places[key]
+        place = places.setdefault((id(function), owner), len(found))
+        if place == len(found):
+            found.append((function, owner))
+        return place
 
-    def described(self) -> Iterator[tuple[object, ...]]:
-        """The code of each function, with the indexes of the functions that it runs."""
-        for function, owner in self._found:  # it grows meanwhile
-            runs = [self.add(value, None) for value in _objects_of(function)]
-            runs += [self.add(value, given) for value, given in _names_in(function, owner)]
-            yield _describe_code(function.__code__), _defaults(function), runs
+    add(function, None)
+    described: list[tuple[object, ...]] = []
+    for each, owner in found:  # it grows meanwhile, in an order that depends only on the code
+        runs = [add(value, None) for value in _objects_of(each)]
+        runs += [add(value, given) for value, given in _names_in(each, owner)]
+        defaults = (*(each.__defaults__ or ()), *sorted((each.__kwdefaults__ or {}).items()))
+        described.append((_describe_code(each.__code__), list(map(_default, defaults)), runs))
+    return digest_of_bytes("code", repr(described).encode())
 
 
 def _function_of(value: object, owner: type | None) -> tuple[FunctionType | None, type | None]:
@@ -938,13 +927,8 @@ def _constant(value: object) -> tuple[object, ...]:
     return (type(value).__name__, hex(value) if type(value) is int else repr(value))
 
 
-def _defaults(function: FunctionType) -> list[object]:
-    """Plain default values; of others, only the type."""
-    given = [*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())]
-    return [_default(value) for value in given]
-
-
 def _default(value: object) -> object:
+    """A plain default value; of another, only the type."""
     if isinstance(value, tuple):
         return [_default(part) for part in cast("Iterable[object]", value)]
     return _constant(value) if type(value) in _SCALARS else type(value).__qualname__

@@ -330,45 +330,15 @@ class Gap(_Event, frozen=True, tag="gap"):
     reason: str
 
 
-LiveEvent: TypeAlias = (
-    ContextBuilt
-    | ModelStarted
-    | TextDelta
-    | ReasoningDelta
-    | AttemptReset
-    | ModelNote
-    | ToolCallAnnounced
-    | ToolCallDelta
-    | ToolCallStarted
-    | ToolCallProgress
-    | CompactionPaused
-    | HookFailed
-    | Gap
-)
+_CallProgress: TypeAlias = ToolCallAnnounced | ToolCallDelta | ToolCallStarted | ToolCallProgress
+_ModelProgress: TypeAlias = ContextBuilt | ModelStarted | TextDelta | ReasoningDelta | AttemptReset | ModelNote
+LiveEvent: TypeAlias = _ModelProgress | _CallProgress | CompactionPaused | HookFailed | Gap
 TurnEnded: TypeAlias = TurnCompleted | TurnFailed | TurnCancelled | TurnLimit
-RecordEvent: TypeAlias = (
-    InputAccepted
-    | SubAgentStarted
-    | TurnStarted
-    | TurnResumed
-    | HandedOff
-    | TaskStarted
-    | TaskProgressed
-    | TaskEnded
-    | ProcessStarted
-    | ProcessWaiting
-    | ProcessEnded
-    | MessageCommitted
-    | UsageRecorded
-    | ToolCallRequested
-    | ToolCallFinished
-    | ModelFailed
-    | ApprovalRequested
-    | ContextCompacted
-    | TurnWaiting
-    | LoopDetected
-    | TurnEnded
-)
+_Begun: TypeAlias = InputAccepted | SubAgentStarted | TurnStarted | TurnResumed | HandedOff
+_Apart: TypeAlias = TaskStarted | TaskProgressed | TaskEnded | ProcessStarted | ProcessWaiting | ProcessEnded
+_Called: TypeAlias = ToolCallRequested | ToolCallFinished | ModelFailed | ApprovalRequested
+_Rest: TypeAlias = ContextCompacted | TurnWaiting | LoopDetected | TurnEnded
+RecordEvent: TypeAlias = _Begun | _Apart | MessageCommitted | UsageRecorded | _Called | _Rest
 Event: TypeAlias = LiveEvent | RecordEvent
 EVENTS: Final[tuple[type[Event], ...]] = (*get_args(RecordEvent), *get_args(LiveEvent))
 TERMINAL: Final[tuple[type[Event], ...]] = get_args(TurnEnded)

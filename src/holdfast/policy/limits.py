@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.names import check_int
@@ -142,15 +143,7 @@ class Consumption(msgspec.Struct, frozen=True, gc=False):
     """Working time of turns, in milliseconds."""
 
     def __add__(self, other: Consumption) -> Consumption:
-        return Consumption(
-            self.steps + other.steps,
-            self.tokens + other.tokens,
-            self.cost_usd + other.cost_usd,
-            self.tool_calls + other.tool_calls,
-            self.background + other.background,
-            self.unpriced + other.unpriced,
-            self.wall_ms + other.wall_ms,
-        )
+        return Consumption(*map(add, astuple(self), astuple(other)))
 
 
 class OutOf(msgspec.Struct, frozen=True, gc=False):
@@ -397,14 +390,11 @@ def _part(fraction: float, account: Account) -> Budget | OutOf:
     calls = _whole(fraction, budget.tool_calls, used.tool_calls)
     tasks = _whole(fraction, budget.background, used.background)
     span = _whole(fraction, budget.wall_ms, used.wall_ms)
-    if steps is not None and steps < 1:
-        return limit_reached(scope, "steps", budget.steps or 0, used.steps)
-    if tokens is not None and tokens < 1:
-        return limit_reached(scope, "tokens", budget.tokens or 0, used.tokens)
-    if cost is not None and cost <= 0:
-        return limit_reached(scope, "cost_usd", budget.cost_usd or 0.0, used.cost_usd)
-    if calls is not None and calls < 0:
-        return limit_reached(scope, "tool_calls", budget.tool_calls or 0, used.tool_calls)
+    parts: tuple[tuple[Counted, float | None, int], ...]
+    parts = (("steps", steps, 0), ("tokens", tokens, 0), ("cost_usd", cost, 0), ("tool_calls", calls, -1))
+    for name, part, too_little in parts:
+        if part is not None and part <= too_little:
+            return limit_reached(scope, name, getattr(budget, name), getattr(used, name))
     if span is not None and span < 1:
         return limit_reached(scope, "wall_time", (budget.wall_ms or 0) / 1000, used.wall_ms / 1000)
     return Budget(

@@ -753,7 +753,7 @@ def allow(
     `argv` the first words of its command, `domains` the allowed hosts of its URL. `matches` and `never` are examples,
     checked at once: a rule that decides them otherwise is an error.
     """
-    return _rule("allow", tool, when, argv, domains, matches, never, name)
+    return _rule("allow", tool, (when, argv, domains, matches, never, name))
 
 
 def ask(
@@ -768,7 +768,7 @@ def ask(
     expires: timedelta | float | None = None,
 ) -> Rule:
     """A rule that asks a person. The question stays open for `expires`, then counts as denied. See `allow`."""
-    return _rule("ask", tool, when, argv, domains, matches, never, name, expires_ms=_span(expires))
+    return _rule("ask", tool, (when, argv, domains, matches, never, name), expires_ms=_span(expires))
 
 
 def deny(
@@ -784,7 +784,7 @@ def deny(
 ) -> Rule:
     """A rule that denies calls; the model reads the `reason`. See `allow`."""
     said = None if reason is None else _text("reason", reason)
-    return _rule("deny", tool, when, argv, domains, matches, never, name, reason=said)
+    return _rule("deny", tool, (when, argv, domains, matches, never, name), reason=said)
 
 
 def within(*roots: str | PurePath, tools: str = "*", name: str | None = None) -> Within:
@@ -797,28 +797,22 @@ def within(*roots: str | PurePath, tools: str = "*", name: str | None = None) ->
 
 
 def _rule(
-    verdict: Verdict,
-    tool: str,
-    when: When | None,
-    argv: Argv | None,
-    domains: Sequence[str] | None,
-    matches: Examples,
-    never: Examples,
-    name: str | None,
-    *,
-    reason: str | None = None,
-    expires_ms: int | None = None,
+    verdict: Verdict, tool: str, given: Sequence[object], *, reason: str | None = None, expires_ms: int | None = None
 ) -> Rule:
+    when, argv, domains, matches, never, name = given
     predicate, tests = _conditions(when)
+    hosts = (
+        None
+        if domains is None
+        else tuple(parse_host_rule(_text("domains", host)) for host in _list("domains", domains))
+    )
     made = Rule(
         verdict=verdict,
         tools=parse_selector(tool),
         tests=tests,
         predicate=predicate,
         argv=None if argv is None else tuple(_words("argv", word) for word in _list("argv", argv)),
-        domains=None
-        if domains is None
-        else tuple(parse_host_rule(_text("domains", text)) for text in _list("domains", domains)),
+        domains=hosts,
         matches=_examples("matches", matches),
         never=_examples("never", never),
         name=None if name is None else _text("name", name),

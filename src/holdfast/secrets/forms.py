@@ -185,13 +185,14 @@ class EscapeDecoder(NamedTuple):
 
     signs: tuple[str, ...]
     pattern: re.Pattern[str]
-    decode: Callable[[re.Match[str]], str]
+    decode: Callable[[str], str]
+    """Decodes one match of the pattern."""
 
     def applies(self, text: str) -> bool:
         return any(sign in text for sign in self.signs)
 
     def text(self, text: str) -> str:
-        return self.pattern.sub(self.decode, text)
+        return self.pattern.sub(lambda found: self.decode(found[0]), text)
 
     def view(self, view: TextView) -> TextView:
         """Decode a view, and keep the positions of its characters."""
@@ -206,7 +207,7 @@ class EscapeDecoder(NamedTuple):
             ends += range(at + 1, start + 1)
             at = end
             if found is not None:
-                decoded = self.decode(found)
+                decoded = self.decode(found[0])
                 parts.append(decoded)
                 starts += [start] * len(decoded)
                 ends += [end] * len(decoded)
@@ -215,37 +216,28 @@ class EscapeDecoder(NamedTuple):
         return TextView("".join(parts), tuple(starts), tuple(ends))
 
 
-def _decode_hex(digits: str) -> str:
-    data = bytes.fromhex(digits)
+def _decode_hex(said: str) -> str:
+    data = bytes.fromhex(said.replace("\\x", "").replace("%", ""))
     try:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("latin-1")
 
 
-def _escape(found: re.Match[str]) -> str:
-    said = found[0]
+def _escape(said: str) -> str:
     if said[1] in "uU":
         units = [int(digits, 16) for digits in re.findall(r"[0-9a-fA-F]{2,8}", said)]
         if len(units) > 1:  # the two halves of one character
             return chr(0x10000 + ((units[0] - 0xD800) << 10) + (units[1] - 0xDC00))
         return chr(units[0]) if units[0] <= 0x10FFFF else said
     if said[1] == "x":
-        return _decode_hex(said.replace("\\x", ""))
+        return _decode_hex(said)
     if said[1].isdigit():
         return chr(int(said[1:], 8))
     return {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}.get(said[1], said[1])
 
 
-def _entity(found: re.Match[str]) -> str:
-    return html.unescape(found[0])
-
-
-def _percent(found: re.Match[str]) -> str:
-    return _decode_hex(found[0].replace("%", ""))
-
-
-def _delete(_: re.Match[str]) -> str:
+def _delete(_: str) -> str:
     return ""
 
 
@@ -260,12 +252,12 @@ ESCAPES: Final = EscapeDecoder(
 ENTITIES: Final = EscapeDecoder(
     ("&#", "&amp", "&AMP"),
     re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
-    _entity,
+    html.unescape,
 )
 PERCENTS: Final = EscapeDecoder(
     ("%",),
     re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
-    _percent,
+    _decode_hex,
 )
 NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
 BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
@@ -396,12 +388,6 @@ def _find_all(text: str, needle: str) -> Iterator[int]:
         at = text.find(needle, at + 1)
 
 
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    return not any(
-        character.isalnum() or character == "_" for character in text[max(start - 1, 0) : start] + text[end : end + 1]
-    )
-
-
 def _marker_positions(text: str, markers: Iterable[str]) -> tuple[list[int], list[int]]:
     """The starts and ends of markers, from the left. Markers do not overlap."""
     if _OPENING not in text:
@@ -410,6 +396,7 @@ def _marker_positions(text: str, markers: Iterable[str]) -> tuple[list[int], lis
     return [start for start, _ in places], [end for _, end in places]
 
 
+_WORD: Final = re.compile(r"\w")
 _MAX_ESCAPE: Final = 12
 """Most characters of a text that encode one character of a secret."""
 
@@ -439,7 +426,8 @@ class SecretFinder(NamedTuple):
             for needle in self.needles[code]:
                 for start in _find_all(view.text, needle.text):
                     end = start + len(needle.text)
-                    if not needle.alone or _stands_alone(view.text, start, end):
+                    around = view.text[max(start - 1, 0) : start] + view.text[end : end + 1]
+                    if not needle.alone or not _WORD.search(around):
                         found.append((*view.original(start, end), needle))
         return merge_spans(text, found, self.markers) if found else []
 

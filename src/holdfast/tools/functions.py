@@ -335,7 +335,7 @@ def _audit(event: str, _: tuple[object, ...]) -> None:
         raise CallStopped(message)
     if event == "subprocess.Popen":
         # The event tells no process: it is the `Popen` object whose method raised it.
-        for frame, _ in islice(walk_stack(sys._getframe(1)), _FRAMES):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        for frame, _line in islice(walk_stack(sys._getframe(1)), _FRAMES):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             if isinstance(program := frame.f_locals.get("self"), Popen):
                 call.add(cast("Popen[Any]", program))
                 break

@@ -392,9 +392,6 @@ class NotificationUnknown(UsageError):
         self.journal = journal
 
 
-_POLICY_SHOWN: Final = 5
-
-
 class PolicyInvalid(UsageError):
     """A rule or policy file is wrong. `file`, `rule` (its number) and `key` say where, if known."""
 
@@ -419,8 +416,7 @@ class PolicyMissing(UsageError):
     """The agent has tools that change things but no policy."""
 
     def __init__(self, agent: str, tools: Sequence[str]) -> None:
-        more = f" and {len(tools) - _POLICY_SHOWN} more" if len(tools) > _POLICY_SHOWN else ""
-        named = ", ".join(tools[:_POLICY_SHOWN]) + more
+        named = ", ".join(tools[:5]) + (f" and {len(tools) - 5} more" if len(tools) > 5 else "")
         super().__init__(
             f"the agent {agent!r} has tools that write ({named}) and no policy. Say what it may do:\n"
             f'    policy=[hf.ask("{tools[0]}"), hf.allow("*")]   # ask a person before this one\n'
@@ -669,9 +665,6 @@ class TriggerDisabled(Fields, UsageError):
     _message = "the trigger {name!r} is disabled; 'holdfast triggers enable {name}' lets it go on"
 
 
-_WAITS_SHOWN: Final = 200
-
-
 class WaitUnknown(Fields, UsageError):
     """The wait token is not valid.
 
@@ -694,7 +687,7 @@ class AskAnswerInvalid(UsageError):
 
     def __init__(self, journal: str, name: str, value: object) -> None:
         said = repr(value)
-        shown = said if len(said) <= _WAITS_SHOWN else f"{said[:_WAITS_SHOWN]}..."
+        shown = said if len(said) <= 200 else f"{said[:200]}..."
         super().__init__(
             f"{shown} does not say what came of the interrupted call; "
             'answer {"done": RESULT}, "not_done" or "unknown". Nothing was settled'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.errors.base import WorldError
 from holdfast.errors.fields import Fields
@@ -11,10 +11,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import Attempt, Usage
-
-
-_SHOWN: Final = 8
-"""Differences that the message names."""
 
 
 class ModelError(WorldError):
@@ -79,8 +75,8 @@ class RecordingDiffers(ModelError):
     """The request differs from the recorded one."""
 
     def __init__(self, path: Path, number: int, differences: tuple[str, ...]) -> None:
-        shown = "; ".join(differences[:_SHOWN])
-        more = f"; and {len(differences) - _SHOWN:,} more" if len(differences) > _SHOWN else ""
+        shown = "; ".join(differences[:8])
+        more = f"; and {len(differences) - 8:,} more" if len(differences) > 8 else ""
         super().__init__(
             f"request {number} is not the one in {path.name}: {shown}{more}. Record it again, or pass check=False",
             kind="recording_differs",

@@ -13,6 +13,7 @@ import re
 from base64 import b64encode
 from bisect import bisect_right
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, quote_plus
 
@@ -188,9 +189,6 @@ class EscapeDecoder(NamedTuple):
     decode: Callable[[str], str]
     """Decodes one match of the pattern."""
 
-    def applies(self, text: str) -> bool:
-        return any(sign in text for sign in self.signs)
-
     def text(self, text: str) -> str:
         return self.pattern.sub(lambda found: self.decode(found[0]), text)
 
@@ -304,7 +302,7 @@ def decoded_texts(text: str, *, cut: bool = False) -> list[DecodedText]:
     for _ in range(3):  # levels of nested escapes
         before = now
         for decoder in _WHOLE_DECODERS if cut else _DECODERS:
-            if decoder.applies(now) and (decoded := decoder.text(now)) != now:
+            if any(sign in now for sign in decoder.signs) and (decoded := decoder.text(now)) != now:
                 chain.append(decoder)
                 now = decoded
                 found.append(DecodedText(now, tuple(chain), text))
@@ -346,17 +344,19 @@ def secret_marker(name: str) -> str:
     return f"{_OPENING}{name}]"
 
 
-def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str] = ()) -> list[SecretSpan]:
+def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str]) -> list[SecretSpan]:
     """Merge overlapping matches into spans from the left, each named after its longest needle.
 
     A match inside one of the `markers` does not count: it is redacted already.
     """
-    starts, ends = _marker_positions(text, markers)
+    places: list[tuple[int, int]] = []
+    if _OPENING in text:  # markers do not overlap
+        places = sorted((at, at + len(marker)) for marker in markers for at in _find_all(text, marker))
     joined: list[SecretSpan] = []
     longest = 0
     for start, end, needle in sorted(found):
-        before = bisect_right(starts, start)
-        if before and end <= ends[before - 1]:
+        before = bisect_right(places, start, key=itemgetter(0))
+        if before and end <= places[before - 1][1]:
             continue
         if joined and start < joined[-1].end:
             last = joined[-1]
@@ -386,14 +386,6 @@ def _find_all(text: str, needle: str) -> Iterator[int]:
     while at >= 0:
         yield at
         at = text.find(needle, at + 1)
-
-
-def _marker_positions(text: str, markers: Iterable[str]) -> tuple[list[int], list[int]]:
-    """The starts and ends of markers, from the left. Markers do not overlap."""
-    if _OPENING not in text:
-        return [], []
-    places = sorted((at, at + len(found)) for found in markers for at in _find_all(text, found))
-    return [start for start, _ in places], [end for _, end in places]
 
 
 _WORD: Final = re.compile(r"\w")

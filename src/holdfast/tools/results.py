@@ -265,7 +265,10 @@ class OutputClip:
         if len(head) + len(tail) == self._size:
             text, replaced = _decode_output(head + tail)
             return ShownOutput(text, self._size, 0, replaced)
-        head, tail = _trim_head(head), _trim_tail(tail)
+        head = _trim_head(head)
+        # From the first line of the tail; one long line is cut between two characters.
+        line = tail.find(b"\n") + 1
+        tail = tail[line:] if 0 < line < len(tail) else tail[_next_character(tail, 0) :]
         left_out = self._size - len(head) - len(tail)
         lines = self._lines - head.count(b"\n") - tail.count(b"\n")
         before, spoiled = _decode_output(head)
@@ -323,14 +326,6 @@ def _trim_head(head: bytes) -> bytes:
     return head[: len(head) - len(decoder.getstate()[0])]  # without the bytes of an incomplete character
 
 
-def _trim_tail(tail: bytes) -> bytes:
-    """The tail from the beginning of its first line; one long line is cut between two characters."""
-    begin = tail.find(b"\n") + 1
-    if 0 < begin < len(tail):
-        return tail[begin:]
-    return tail[_next_character(tail, 0) :]
-
-
 # ---- text in results of tools ----
 
 _CONTROLS: Final = bytes({*range(32)} - {*b"\t\n\r\f\b\x1b"})
@@ -347,7 +342,10 @@ def as_text(value: object) -> object:
         return text
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(cast("bytes", value))
-        if _is_binary(data[:65_536]):
+        sample = data[:65_536]
+        strange = len(sample) - len(sample.translate(None, _CONTROLS))
+        # Bytes that never occur in text: of a text, they are at most a tenth.
+        if strange + sample.decode("utf-8", "replace").count("\ufffd") > 0.1 * len(sample):
             said = "return holdfast.File(data, media_type) to hand it over as a file"
             return f"[{len(data):,} bytes that are not text; {said}]"
         return data.decode("utf-8", "backslashreplace")
@@ -361,13 +359,6 @@ def long_json(body: bytes, limit: int) -> str | None:
     if len(body) <= 4 * limit and len(body.decode()) <= limit:
         return None
     return msgspec.json.format(body, indent=1).decode()
-
-
-def _is_binary(sample: bytes) -> bool:
-    """True if more than a tenth of the bytes never occur in text."""
-    strange = len(sample) - len(sample.translate(None, _CONTROLS))
-    wrong = sample.decode("utf-8", "replace").count("\ufffd")
-    return strange + wrong > 0.1 * len(sample)
 
 
 # ---- pages of a kept result ----
@@ -413,7 +404,9 @@ def read_page(data: bytes, start: int, lines: int, skip: int = 0, room: int = PA
     end = _lines_end(data, begin, lines)
     if end - begin > room:
         line = data.rfind(b"\n", begin, begin + room) + 1
-        end = line or _previous_character(data, begin + room, begin)
+        # The start of a character.
+        places = range(begin + room, max(begin + room - _LONGEST_CHARACTER, begin), -1)
+        end = line or next((at for at in places if data[at] not in _CONTINUATION_BYTES), begin + room)
     text = data[begin:end].decode("utf-8", "backslashreplace")
     passed = data.count(b"\n", begin, end)
     if end >= len(data):
@@ -466,11 +459,6 @@ def _next_character(data: bytes, at: int) -> int:
     return next(
         (n for n in range(at, min(at + _LONGEST_CHARACTER, len(data))) if data[n] not in _CONTINUATION_BYTES), at
     )
-
-
-def _previous_character(data: bytes, at: int, least: int) -> int:
-    places = range(at, max(at - _LONGEST_CHARACTER, least), -1)
-    return next((n for n in places if data[n : n + 1] and data[n] not in _CONTINUATION_BYTES), at)
 
 
 # ---- times ----

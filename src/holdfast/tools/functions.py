@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -27,7 +26,7 @@ from subprocess import Popen
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
-from holdfast.eventloop import PerLoop
+from holdfast.eventloop import PerLoop, SlotGate
 from holdfast.names import check_int
 from holdfast.policy.limits import MAX_CALLS
 
@@ -41,57 +40,6 @@ if TYPE_CHECKING:
 # ---- limits on calls at once ----
 
 _log: Final = logging.getLogger("holdfast.tools")
-
-
-class SlotGate:
-    """Lets a number of calls in at once; the others wait in order."""
-
-    __slots__ = ("_inside", "_limit", "_waiting")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._inside = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def enter_now(self) -> bool:
-        """Enter if no wait is needed; returns False otherwise."""
-        if self._inside >= self._limit or self._waiting:
-            return False
-        self._inside += 1
-        return True
-
-    async def enter(self) -> None:
-        if self.enter_now():
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():  # it was let in, and can't use it any more
-                self.leave()
-            else:
-                self._waiting.remove(turn)
-            raise
-
-    def leave(self) -> None:
-        self._inside -= 1
-        if self._waiting:
-            self._admit()
-
-    def widen(self, limit: int) -> None:
-        """Change the limit. Calls inside stay inside."""
-        self._limit = limit
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._inside < self._limit:
-            self._inside += 1
-            turn = self._waiting.popleft()
-            if turn.done():
-                self._inside -= 1
-            else:
-                turn.set_result(None)
 
 
 class CallSlot:

@@ -103,13 +103,10 @@ class Limits(Budget, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_numbers("limit", self)
-        check_int("limit depth", self.depth)
-        check_int("limit handoffs", self.handoffs)
         if self.repeats is not None:
             check_int("limit repeats", self.repeats, least=2, most=100)
-        check_int("limit no_progress", self.no_progress, least=1)
-        check_int("limit repairs", self.repairs)
-        check_int("limit continuations", self.continuations)
+        for name, least in (("depth", 0), ("handoffs", 0), ("no_progress", 1), ("repairs", 0), ("continuations", 0)):
+            check_int(f"limit {name}", getattr(self, name), least=least)
         if self.deadline is not None:
             milliseconds(self.deadline)
         for name in ("session", "daily", "total"):

@@ -33,7 +33,7 @@ from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
 from holdfast.messages import ToolSpec
 from holdfast.names import check_id, check_int
-from holdfast.policy.rules import Subject
+from holdfast.policy.rules import Reach, Subject
 from holdfast.tools.results import describe_error
 
 if TYPE_CHECKING:
@@ -44,32 +44,6 @@ if TYPE_CHECKING:
 
 
 # ---- subjects of calls ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """The things that calls of a tool touch, for policy rules about paths, commands and addresses, and for taint.
-
-    `paths`, `command` and `url` are names of parameters.
-    """
-
-    family: str | None = None
-    """A name for a group of tools in policy rules."""
-    private: bool = False
-    """Its results are private data."""
-    external: bool | None = None
-    """The tool reaches outside, where others may read its requests or be affected. None: unless it is `read_only`."""
-    paths: tuple[str, ...] = ()
-    base: str | None = None
-    """The folder of relative paths."""
-    command: str | None = None
-    url: str | None = None
-    sandbox: str | None = None
-    """Its confinement in one line: part of an approval."""
-    workspaces: tuple[str, ...] = ()
-    """Real paths of the folders in which calls read or write. A runtime refuses a tool that can reach its store."""
-    hides_store: bool = False
-    """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may be there."""
 
 
 def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach:
@@ -268,20 +242,13 @@ AnyTool: TypeAlias = Tool[..., Any]
 
 def subject_of(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subject:
     """A call of a tool as a policy sees it; without arguments, the tool alone."""
-    reach = tool.reach
     return Subject(
         tool=tool.name,
         args={} if arguments is None else tool.accepts.resolve(arguments),
-        family=reach.family,
         read_only=tool.read_only,
         untrusted=tool.untrusted,
-        private=reach.private,
-        external=reach.external,
-        paths=reach.paths,
-        command=reach.command,
-        url=reach.url,
         digest=tool.digest,
-        base=reach.base,
+        **msgspec.structs.asdict(tool.reach),
     )
 
 

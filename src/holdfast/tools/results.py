@@ -398,10 +398,10 @@ def read_page(data: bytes, start: int, lines: int, skip: int = 0, room: int = PA
     count = data.count(b"\n") + bool(data and not data.endswith(b"\n"))
     if start > count:
         return ResultPage("", start, start - 1, count, None)
-    begin = _line_at(data, start)
+    begin = _after_lines(data, 0, start - 1)
     ending = data.find(b"\n", begin)
     begin = _next_character(data, min(begin + skip, len(data) if ending < 0 else ending))
-    end = _lines_end(data, begin, lines)
+    end = _after_lines(data, begin, lines)
     if end - begin > room:
         line = data.rfind(b"\n", begin, begin + room) + 1
         # The start of a character.
@@ -429,12 +429,10 @@ def render_page(found: ResultPage, id: str, tool: str = RESULT_READER) -> str:
     return f'{head}\n{found.text}{end}[Go on with {tool}(id="{id}", start={found.next_start}{skip}).]'
 
 
-def _line_at(data: bytes, number: int) -> int:
-    """Offset of line `number`. Counts in halves: one pass, no copy."""
-    if number == 1:
-        return 0
-    low, high, left = 0, len(data), number - 1
-    while high - low > 1:
+def _after_lines(data: bytes, begin: int, lines: int) -> int:
+    """Offset after `lines` line ends from `begin` on. Counts in halves: one pass, no copy."""
+    low, high, left = begin, len(data), lines
+    while left and high - low > 1:
         middle = (low + high) // 2
         before = data.count(b"\n", low, middle)
         if before >= left:
@@ -442,17 +440,7 @@ def _line_at(data: bytes, number: int) -> int:
         else:
             left -= before
             low = middle
-    return high
-
-
-def _lines_end(data: bytes, begin: int, lines: int) -> int:
-    end = begin
-    for _ in range(lines):
-        found = data.find(b"\n", end)
-        if found < 0:
-            return len(data)
-        end = found + 1
-    return end
+    return high if left else begin
 
 
 def _next_character(data: bytes, at: int) -> int:

@@ -132,11 +132,7 @@ _NOTE_ROOM: Final = 400
 _LONGEST_GLYPH: Final = 32
 """Most code points of one visible character; a longer one is noise, and is cut."""
 _MAX_FLAGS: Final = 65_536
-_JOINER: Final = "\u200d"
-_MODIFIERS: Final = range(0x1F3FB, 0x1F400)  # skin tones
 _FLAGS: Final = range(0x1F1E6, 0x1F200)  # two make one flag
-_HIGH: Final = range(0xD800, 0xDC00)
-_LOW: Final = range(0xDC00, 0xE000)
 
 
 class KeptResult(msgspec.Struct, frozen=True):
@@ -178,7 +174,9 @@ def is_boundary(text: str, at: int) -> bool:
     if before == "\r" and after == "\n":
         return False
     code, left = ord(after), ord(before)
-    if (code in _LOW and left in _HIGH) or _JOINER in (before, after) or code in _MODIFIERS:
+    if 0xD800 <= left < 0xDC00 <= code < 0xE000:  # two halves of one character
+        return False
+    if "\u200d" in (before, after) or 0x1F3FB <= code < 0x1F400:  # a joiner, a skin tone
         return False
     if code in _FLAGS and left in _FLAGS:
         count = 1

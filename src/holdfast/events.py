@@ -154,11 +154,14 @@ class ToolCallRequested(_Event, frozen=True, tag="tool_call_requested"):
     arguments: dict[str, Any] | None
 
 
-class ToolCallFinished(_Event, frozen=True, tag="tool_call_finished"):
-    """The call has a result."""
-
+class _OfCall(_Event, frozen=True):
     call: str
     tool: str
+
+
+class ToolCallFinished(_OfCall, frozen=True, tag="tool_call_finished"):
+    """The call has a result."""
+
     state: ResultState
     content: Any = None
     ms: int = 0
@@ -293,18 +296,13 @@ class ModelNote(_Event, frozen=True, tag="model_note"):
     detail: str
 
 
-class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
+class ToolCallStarted(_OfCall, frozen=True, tag="tool_call_started"):
     """The tool begins to run."""
 
-    call: str
-    tool: str
 
-
-class ToolCallProgress(_Event, frozen=True, tag="tool_call_progress"):
+class ToolCallProgress(_OfCall, frozen=True, tag="tool_call_progress"):
     """Progress of a running call, as the tool reports it."""
 
-    call: str
-    tool: str
     note: str | None = None
     fraction: float | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -348,11 +349,8 @@ def _least(one: T | None, other: T | None) -> T | None:
 
 def policy_of_sub_agent(above: Sequence[Policy | None], own: Policy | None) -> Policy:
     """The policy of a sub-agent below agents with these policies, from the top down."""
-    decided = NO_RULES
-    for number, policy in enumerate((*above, own)):
-        rules = NO_RULES if policy is None else policy  # by default read only, also below an agent that may write
-        decided = narrow(decided, rules) if number else rules
-    return decided
+    # By default read only, also below an agent that may write.
+    return reduce(narrow, [NO_RULES if policy is None else policy for policy in (*above, own)])
 
 
 def taint_under(mandate: Mandate | None) -> Taint:

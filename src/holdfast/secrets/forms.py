@@ -170,14 +170,12 @@ class TextView(NamedTuple):
     """A decoded text with the positions of its characters in the original."""
 
     text: str
-    starts: tuple[int, ...] | None = None
-    """Start of each character in the original; None if the text is the original."""
-    ends: tuple[int, ...] | None = None
+    starts: Sequence[int]
+    """Start of each character in the original."""
+    ends: Sequence[int]
 
     def original(self, start: int, end: int) -> tuple[int, int]:
         """The range in the original for a range of this view."""
-        if self.starts is None or self.ends is None:
-            return start, end
         return self.starts[start], self.ends[end - 1]
 
 
@@ -209,9 +207,8 @@ class EscapeDecoder(NamedTuple):
                 parts.append(decoded)
                 starts += [start] * len(decoded)
                 ends += [end] * len(decoded)
-        if view.starts is not None and view.ends is not None:
-            starts, ends = [view.starts[place] for place in starts], [view.ends[place - 1] for place in ends]
-        return TextView("".join(parts), tuple(starts), tuple(ends))
+        ends = [view.ends[place - 1] for place in ends]
+        return TextView("".join(parts), [view.starts[place] for place in starts], ends)
 
 
 def _decode_hex(said: str) -> str:
@@ -283,7 +280,7 @@ class DecodedText(NamedTuple):
     original: str
 
     def view(self, *more: EscapeDecoder) -> TextView:
-        found = TextView(self.original)
+        found = TextView(self.original, range(len(self.original)), range(1, len(self.original) + 1))
         for decoder in (*self.decoders, *more):
             found = decoder.view(found)
         return found

@@ -610,6 +610,7 @@ ToolSource: TypeAlias = "AnyTool | Callable[..., Any] | Toolset | Sequence[ToolS
 
 
 @final
+@dataclass(init=False, repr=False, unsafe_hash=True)
 class Toolset:
     """An immutable, ordered group of tools."""
 
@@ -632,12 +633,6 @@ class Toolset:
 
     def __contains__(self, name: object) -> bool:
         return any(name in (each, each.name) for each in self.tools)
-
-    def __eq__(self, other: object) -> bool:
-        return self.tools == other.tools if isinstance(other, Toolset) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.tools)
 
     def __add__(self, other: ToolSource) -> Toolset:
         return Toolset(self, other)

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import Limits as Limits
     from holdfast.policy.rules import Decision as Decision
     from holdfast.policy.rules import Policy as Policy
+    from holdfast.policy.rules import Reach as Reach
     from holdfast.policy.rules import allow as allow
     from holdfast.policy.rules import ask as ask
     from holdfast.policy.rules import deny as deny
@@ -111,7 +112,6 @@ if TYPE_CHECKING:
     from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
     from holdfast.tools.definition import Deferred as Deferred
-    from holdfast.tools.definition import Reach as Reach
     from holdfast.triggers.definition import TriggerOptions as TriggerOptions
     from holdfast.triggers.definition import cron as cron
     from holdfast.triggers.definition import event as event
@@ -153,7 +153,7 @@ _NAMES = {
     "holdfast.turns.compaction.budget": "Compaction",
     "holdfast.policy.hooks": "HookCall HookRequest HookTurn Hooks",
     "holdfast.policy.limits": "Budget Limits",
-    "holdfast.policy.rules": "Decision Policy allow ask deny within",
+    "holdfast.policy.rules": "Decision Policy Reach allow ask deny within",
     "holdfast.processes.context": "ProcessContext",
     "holdfast.processes.definition": "process",
     "holdfast.processes.service": "Process",
@@ -171,7 +171,7 @@ _NAMES = {
     "holdfast.toolkits.agents": "agent_tool handoff",
     "holdfast.tools": "NotDone Tool ToolRetry ToolRetryPolicy Toolset tool toolset",
     "holdfast.tools.context": "Context",
-    "holdfast.tools.definition": "Deferred Reach",
+    "holdfast.tools.definition": "Deferred",
     "holdfast.triggers.definition": "TriggerOptions cron event interval watch webhook",
     "holdfast.triggers.service": "Delivery Trigger",
 }

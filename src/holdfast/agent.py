@@ -51,7 +51,6 @@ class Output:
     """The type of an answer: a JSON schema, or anything that pydantic understands."""
 
     def __init__(self, wanted: Any) -> None:  # a type or a schema
-        self._wanted = wanted
         if isinstance(wanted, dict):
             schema = cast("dict[str, Any]", wanted)
             self.spec = OutputSpec(str(schema.get("title") or "answer"), schema)

@@ -1,4 +1,4 @@
-"""Tasks, values per event loop, and the garbage collector."""
+"""Tasks, values per event loop, places for calls, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import types
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -42,6 +43,58 @@ class PerLoop(Generic[T]):
             found = self._made[loop] = self._make()
         self._last = (ref(loop), found)
         return found
+
+
+class SlotGate:
+    """Lets a number of calls in at once; the others wait in order."""
+
+    __slots__ = ("_inside", "_limit", "waiting")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._inside = 0
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    def enter_now(self) -> bool:
+        """Enter if no wait is needed; returns False otherwise."""
+        if self._inside >= self._limit or self.waiting:
+            return False
+        self._inside += 1
+        return True
+
+    async def enter(self) -> None:
+        """Wait for a place. Release it with `leave`."""
+        if self.enter_now():
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():  # it was let in, and can't use it any more
+                self.leave()
+            elif turn in self.waiting:  # `leave` may have removed it in the same moment
+                self.waiting.remove(turn)
+            raise
+
+    def leave(self) -> None:
+        self._inside -= 1
+        if self.waiting:
+            self._admit()
+
+    def widen(self, limit: int) -> None:
+        """Change the limit. Calls inside stay inside."""
+        self._limit = limit
+        self._admit()
+
+    def _admit(self) -> None:
+        while self.waiting and self._inside < self._limit:
+            self._inside += 1
+            turn = self.waiting.popleft()
+            if turn.done():
+                self._inside -= 1
+            else:
+                turn.set_result(None)
 
 
 UNWIND_TIMEOUT: Final = 0.5

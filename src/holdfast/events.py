@@ -154,11 +154,14 @@ class ToolCallRequested(_Event, frozen=True, tag="tool_call_requested"):
     arguments: dict[str, Any] | None
 
 
-class ToolCallFinished(_Event, frozen=True, tag="tool_call_finished"):
-    """The call has a result."""
-
+class _OfCall(_Event, frozen=True):
     call: str
     tool: str
+
+
+class ToolCallFinished(_OfCall, frozen=True, tag="tool_call_finished"):
+    """The call has a result."""
+
     state: ResultState
     content: Any = None
     ms: int = 0
@@ -293,18 +296,13 @@ class ModelNote(_Event, frozen=True, tag="model_note"):
     detail: str
 
 
-class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
+class ToolCallStarted(_OfCall, frozen=True, tag="tool_call_started"):
     """The tool begins to run."""
 
-    call: str
-    tool: str
 
-
-class ToolCallProgress(_Event, frozen=True, tag="tool_call_progress"):
+class ToolCallProgress(_OfCall, frozen=True, tag="tool_call_progress"):
     """Progress of a running call, as the tool reports it."""
 
-    call: str
-    tool: str
     note: str | None = None
     fraction: float | None = None
 
@@ -330,45 +328,15 @@ class Gap(_Event, frozen=True, tag="gap"):
     reason: str
 
 
-LiveEvent: TypeAlias = (
-    ContextBuilt
-    | ModelStarted
-    | TextDelta
-    | ReasoningDelta
-    | AttemptReset
-    | ModelNote
-    | ToolCallAnnounced
-    | ToolCallDelta
-    | ToolCallStarted
-    | ToolCallProgress
-    | CompactionPaused
-    | HookFailed
-    | Gap
-)
+_CallProgress: TypeAlias = ToolCallAnnounced | ToolCallDelta | ToolCallStarted | ToolCallProgress
+_ModelProgress: TypeAlias = ContextBuilt | ModelStarted | TextDelta | ReasoningDelta | AttemptReset | ModelNote
+LiveEvent: TypeAlias = _ModelProgress | _CallProgress | CompactionPaused | HookFailed | Gap
 TurnEnded: TypeAlias = TurnCompleted | TurnFailed | TurnCancelled | TurnLimit
-RecordEvent: TypeAlias = (
-    InputAccepted
-    | SubAgentStarted
-    | TurnStarted
-    | TurnResumed
-    | HandedOff
-    | TaskStarted
-    | TaskProgressed
-    | TaskEnded
-    | ProcessStarted
-    | ProcessWaiting
-    | ProcessEnded
-    | MessageCommitted
-    | UsageRecorded
-    | ToolCallRequested
-    | ToolCallFinished
-    | ModelFailed
-    | ApprovalRequested
-    | ContextCompacted
-    | TurnWaiting
-    | LoopDetected
-    | TurnEnded
-)
+_Begun: TypeAlias = InputAccepted | SubAgentStarted | TurnStarted | TurnResumed | HandedOff
+_Apart: TypeAlias = TaskStarted | TaskProgressed | TaskEnded | ProcessStarted | ProcessWaiting | ProcessEnded
+_Called: TypeAlias = ToolCallRequested | ToolCallFinished | ModelFailed | ApprovalRequested
+_Rest: TypeAlias = ContextCompacted | TurnWaiting | LoopDetected | TurnEnded
+RecordEvent: TypeAlias = _Begun | _Apart | MessageCommitted | UsageRecorded | _Called | _Rest
 Event: TypeAlias = LiveEvent | RecordEvent
 EVENTS: Final[tuple[type[Event], ...]] = (*get_args(RecordEvent), *get_args(LiveEvent))
 TERMINAL: Final[tuple[type[Event], ...]] = get_args(TurnEnded)

@@ -6,6 +6,7 @@ The table is our own: it needs only the types that models read and those that a 
 from __future__ import annotations
 
 import mimetypes
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -63,8 +64,6 @@ _OFFICE_FOLDERS: Final = (
     (b"ppt/", f"{_OFFICE}presentationml.presentation"),
 )
 """Folders inside archives that are documents."""
-_STORED_FIRST: Final = b"mimetype"
-"""The first entry of archives that name their own type."""
 _ALIASES: Final = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -192,7 +191,7 @@ def _is_compatible(claimed: str, found: str | None) -> bool:
 
 def _archive_type(seen: FileSample) -> str:
     data, end = seen.beginning, seen.end
-    if data[30:38] == _STORED_FIRST:
+    if data[30:38] == b"mimetype":  # the first entry of archives that name their own type
         size = int.from_bytes(data[22:26], "little")
         said = data[38 : 38 + min(size, 128)]
         if said == b"application/epub+zip" or said.startswith(b"application/vnd.oasis.opendocument."):
@@ -235,6 +234,7 @@ _TYPES_BY_SUFFIX: Final = {
     ".webp": "image/webp",
     ".jsonl": "application/jsonl",
 }
+_MEDIA_TYPE: Final = re.compile(r"[!-.0-~]+/[!-~]+")
 _MAX_FILE_NAME: Final = 255
 FILES_DEPTH: Final = 4
 """Depth to which the return value of a tool is searched for files."""
@@ -270,13 +270,8 @@ class File:
 
 def check_media_type(media_type: str, name: str | None) -> str:
     """Check a media type and a file name; returns the type in lower case."""
-    if type(media_type) is not str or not _is_media_type(media_type):
+    if type(media_type) is not str or not _MEDIA_TYPE.fullmatch(media_type):
         raise InvalidArgument("media type", media_type, "one such as 'image/png'")
     if name is not None and (type(name) is not str or not name or len(name) > _MAX_FILE_NAME or not name.isprintable()):
         raise InvalidArgument("file name", name, f"up to {_MAX_FILE_NAME} printable characters")
     return media_type.lower()
-
-
-def _is_media_type(given: str) -> bool:
-    kind, slash, rest = given.partition("/")
-    return bool(slash and kind and rest and given.isascii() and given.isprintable() and " " not in given)

@@ -10,6 +10,7 @@ from collections.abc import (
     Iterable,  # noqa: TC003  msgspec reads the annotations
     Mapping,  # noqa: TC003  msgspec reads the annotations
 )
+from operator import add
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
@@ -102,12 +103,9 @@ class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
         return join_text(self.parts)
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant"):
-    """A message of the model."""
-
-    id: str
+class _Parts:
+    __slots__ = ()
     parts: tuple[Part, ...]
-    finish: FinishReason = "stop"
 
     @property
     def text(self) -> str:
@@ -117,6 +115,14 @@ class AssistantMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         return tuple([part for part in self.parts if type(part) is ToolCall])
+
+
+class AssistantMessage(_Parts, msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant"):
+    """A message of the model."""
+
+    id: str
+    parts: tuple[Part, ...]
+    finish: FinishReason = "stop"
 
 
 class ToolMessage(msgspec.Struct, frozen=True, gc=False, tag="tool"):
@@ -145,13 +151,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
                 msgspec.structs.force_setattr(self, name, max(0, getattr(self, name)))
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input + other.input,
-            self.output + other.output,
-            self.cache_read + other.cache_read,
-            self.cache_write + other.cache_write,
-            self.reasoning + other.reasoning,
-        )
+        return Usage(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
     @property
     def total(self) -> int:
@@ -280,7 +280,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The model runs, if the provider reports more than one; `usage` is their sum."""
 
 
-class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class ModelReply(_Parts, msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A whole reply, with model, usage and cost."""
 
     parts: tuple[Part, ...]
@@ -299,15 +299,6 @@ class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """Raise a negative cost to zero."""
         if self.cost is not None and self.cost < 0:
             msgspec.structs.force_setattr(self, "cost", 0.0)
-
-    @property
-    def text(self) -> str:
-        """The text alone, without reasoning."""
-        return join_text(self.parts)
-
-    @property
-    def calls(self) -> tuple[ToolCall, ...]:
-        return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
 class StreamStart(msgspec.Struct, frozen=True, gc=False):
@@ -373,18 +364,8 @@ class StreamEnd(msgspec.Struct, frozen=True, gc=False):
     reply: ModelReply
 
 
-StreamEvent: TypeAlias = (
-    StreamStart
-    | TextChunk
-    | ReasoningChunk
-    | CallStart
-    | CallChunk
-    | CallEnd
-    | StreamUsage
-    | StreamReset
-    | StreamNote
-    | StreamEnd
-)
+_PartEvent: TypeAlias = TextChunk | ReasoningChunk | CallStart | CallChunk | CallEnd
+StreamEvent: TypeAlias = StreamStart | _PartEvent | StreamUsage | StreamReset | StreamNote | StreamEnd
 _encoder: Final = msgspec.json.Encoder()
 encode = _encoder.encode
 """Encodes a message, a part or a reply. The same value always gives the same bytes."""

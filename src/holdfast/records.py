@@ -278,22 +278,8 @@ class Grouped(_Record, frozen=True, gc=False, tag="grouped"):
 
 
 Outcome: TypeAlias = Done | Failed | Unknown | Cancelled
-Record: TypeAlias = (
-    Opened
-    | Admitted
-    | Started
-    | Resumed
-    | Parked
-    | Ended
-    | Intended
-    | Done
-    | Failed
-    | Unknown
-    | Cancelled
-    | Grouped
-    | Progressed
-    | Handed
-)
+_RunRecord: TypeAlias = Opened | Admitted | Started | Resumed | Parked | Ended
+Record: TypeAlias = _RunRecord | Intended | Outcome | Grouped | Progressed | Handed
 RECORD_TYPES: Final[frozenset[type]] = frozenset(get_args(Record))
 _LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended, Handed))
 _encoder: Final = msgspec.json.Encoder()

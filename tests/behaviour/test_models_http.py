@@ -1227,6 +1227,8 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_no_hole() -> None:
     assert place.waiting == 2
     first.cancel()
     place.leave()
+    with pytest.raises(asyncio.CancelledError):
+        await first
     await second
     place.leave()
     await asyncio.wait_for(place.enter(), 1)

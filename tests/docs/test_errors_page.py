@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from inspect import signature
 from pathlib import Path
+from string import Formatter
 from typing import Final, get_args
 
 from holdfast import errors
@@ -38,3 +40,11 @@ def test_the_page_of_errors_is_the_one_of_the_code() -> None:
         PAGE.write_text(text, encoding="utf-8")
     assert text == _page(text), f"run this test with {UPDATE}=1, read the diff of docs/errors.md, and commit it"
     assert all(f"`{kind.__name__}`" in text for kind in KINDS)
+
+
+def test_a_message_names_only_fields_of_its_error() -> None:
+    templates = {kind: vars(kind)["_message"] for kind in KINDS if "_message" in vars(kind)}
+    for kind, template in templates.items():
+        named = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        assert named <= signature(kind).parameters.keys(), kind
+    assert templates

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors.base import UsageError, excerpt
+from holdfast.errors.fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,24 +19,22 @@ _SHOWN: Final = frozenset((str, bytes, int, float, bool, type(None), list, tuple
 """Types that the excerpt of a value shows by itself."""
 
 
-class InvalidId(UsageError):
+class InvalidId(Fields, UsageError):
     """An id that cannot name a session, key, wait or step."""
 
-    def __init__(self, what: str, value: object, reason: str) -> None:
-        super().__init__(f"{what} {excerpt(value)} is not valid: {reason}")
-        self.what = what
-        self.value = value
-        self.reason = reason
+    what: str
+    value: object
+    reason: str
+    _message = "{what} {value!e} is not valid: {reason}"
 
 
-class InvalidNumber(UsageError):
+class InvalidNumber(Fields, UsageError):
     """A number out of range: a time, a size, a position or a count."""
 
-    def __init__(self, what: str, value: object, reason: str) -> None:
-        super().__init__(f"{what} {excerpt(value)} is not valid: {reason}")
-        self.what = what
-        self.value = value
-        self.reason = reason
+    what: str
+    value: object
+    reason: str
+    _message = "{what} {value!e} is not valid: {reason}"
 
 
 class InvalidArgument(UsageError):
@@ -49,13 +48,12 @@ class InvalidArgument(UsageError):
         self.wanted = wanted
 
 
-class InvalidValue(UsageError):
+class InvalidValue(Fields, UsageError):
     """A value that has no canonical JSON form, so it cannot be recorded."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"the value at {path} can't be recorded: {reason}; use plain JSON values")
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
+    _message = "the value at {path} can't be recorded: {reason}; use plain JSON values"
 
 
 class PayloadTooLarge(UsageError):
@@ -69,77 +67,68 @@ class PayloadTooLarge(UsageError):
         self.limit = limit
 
 
-class ResultTooLarge(PayloadTooLarge):
+class ResultTooLarge(Fields, PayloadTooLarge):
     """A function ran to its end, but its result is over the limit and was not recorded."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        UsageError.__init__(
-            self,
-            f"it ran to its end, but what it gave can't be kept: {what} of {size:,} bytes, the limit is {limit:,}; "
-            "return less, or raise StoreLimits(blob_bytes=)",
-        )
-        self.what = what
-        self.size = size
-        self.limit = limit
+    what: str
+    size: int
+    limit: int
+    _message = (
+        "it ran to its end, but what it gave can't be kept: {what} of {size:,} bytes, the limit is {limit:,}; return "
+        "less, or raise StoreLimits(blob_bytes=)"
+    )
 
 
-class AgentInvalid(UsageError):
+class AgentInvalid(Fields, UsageError):
     """The definition of an agent is wrong."""
 
-    def __init__(self, agent: str, reason: str) -> None:
-        super().__init__(f"the agent {agent!r} is not valid: {reason}")
-        self.agent = agent
-        self.reason = reason
+    agent: str
+    reason: str
+    _message = "the agent {agent!r} is not valid: {reason}"
 
 
-class AgentUnknown(UsageError):
+class AgentUnknown(Fields, UsageError):
     """This runtime has no agent of that name."""
 
-    def __init__(self, agent: str, known: tuple[str, ...]) -> None:
-        choice = ", ".join(known) or "none"
-        super().__init__(f"this runtime has no agent {agent!r}; it has: {choice}. Pass it to open(agents=[...])")
-        self.agent = agent
-        self.known = known
+    agent: str
+    known: tuple[str, ...]
+    _message = "this runtime has no agent {agent!r}; it has: {known!l}. Pass it to open(agents=[...])"
 
 
-class AgentMissing(UsageError):
+class AgentMissing(Fields, UsageError):
     """The session makes no progress: this runtime does not have its agent, and no other worker drives it."""
 
-    def __init__(self, session: str, agent: str, known: tuple[str, ...]) -> None:
-        choice = ", ".join(known) or "none"
-        super().__init__(
-            f"the session {session!r} needs the agent {agent!r}, and this runtime has: {choice}. Pass it to "
-            "open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"
-        )
-        self.session = session
-        self.agent = agent
-        self.known = known
+    session: str
+    agent: str
+    known: tuple[str, ...]
+    _message = (
+        "the session {session!r} needs the agent {agent!r}, and this runtime has: {known!l}. Pass it to "
+        "open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"
+    )
 
 
-class ForeignLoop(UsageError):
+class ForeignLoop(Fields, UsageError):
     """A runtime was used from another event loop than the one that opened it. Nothing was begun."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "this runtime belongs to the event loop it was opened in; call it there with "
-            "asyncio.run_coroutine_threadsafe(..., loop), or open the store again in this loop"
-        )
+    _message = (
+        "this runtime belongs to the event loop it was opened in; call it there with "
+        "asyncio.run_coroutine_threadsafe(..., loop), or open the store again in this loop"
+    )
 
 
-class StoreInWorkspace(UsageError):
+class StoreInWorkspace(Fields, UsageError):
     """The workspace of a tool contains a file of the store, so its calls could approve themselves."""
 
-    def __init__(self, agent: str, tool: str, workspace: str, place: str, remedy: str) -> None:
-        super().__init__(
-            f"the tool {tool!r} of agent {agent!r} works in {workspace} and could reach {place}, which belongs to the "
-            f"store: its calls could approve themselves. {remedy}"
-        )
-        self.agent = agent
-        self.tool = tool
-        self.workspace = workspace
-        self.place = place
-        """The file of the store that the tool can reach."""
-        self.remedy = remedy
+    agent: str
+    tool: str
+    workspace: str
+    place: str
+    """The file of the store that the tool can reach."""
+    remedy: str
+    _message = (
+        "the tool {tool!r} of agent {agent!r} works in {workspace} and could reach {place}, which belongs to the "
+        "store: its calls could approve themselves. {remedy}"
+    )
 
 
 class ToolInvalid(UsageError):
@@ -153,30 +142,27 @@ class ToolInvalid(UsageError):
         self.reason = reason
 
 
-class TurnUnknown(UsageError):
+class TurnUnknown(Fields, UsageError):
     """The session has no such turn."""
 
-    def __init__(self, session: str, turn: str) -> None:
-        super().__init__(f"the session {session!r} has no turn {turn!r}")
-        self.session = session
-        self.turn = turn
+    session: str
+    turn: str
+    _message = "the session {session!r} has no turn {turn!r}"
 
 
-class TaskUnknown(UsageError):
+class TaskUnknown(Fields, UsageError):
     """There is no such background task."""
 
-    def __init__(self, task: str) -> None:
-        super().__init__(f"there is no task {task!r}; `holdfast tasks` lists them")
-        self.task = task
+    task: str
+    _message = "there is no task {task!r}; `holdfast tasks` lists them"
 
 
-class CursorInvalid(UsageError):
+class CursorInvalid(Fields, UsageError):
     """The cursor does not belong to this stream of events."""
 
-    def __init__(self, cursor: object, reason: str) -> None:
-        super().__init__(f"the cursor {excerpt(cursor)} is not valid: {reason}; use the cursor of an event, or 0")
-        self.cursor = cursor
-        self.reason = reason
+    cursor: object
+    reason: str
+    _message = "the cursor {cursor!e} is not valid: {reason}; use the cursor of an event, or 0"
 
 
 class ControlCancelled(UsageError):
@@ -187,31 +173,28 @@ class ControlCancelled(UsageError):
         self.reason = reason
 
 
-class TooManyRuntimes(UsageError):
+class TooManyRuntimes(Fields, UsageError):
     """One process opened the same store too often to drive it."""
 
-    def __init__(self, path: str, limit: int) -> None:
-        super().__init__(
-            f"this process drives the store {path!r} {limit} times already; open it once and share the runtime, "
-            "or pass drive=False to accept and watch only"
-        )
-        self.path = path
-        self.limit = limit
+    path: str
+    limit: int
+    _message = (
+        "this process drives the store {path!r} {limit} times already; open it once and share the runtime, or pass "
+        "drive=False to accept and watch only"
+    )
 
 
-class RuntimeStopped(UsageError):
+class RuntimeStopped(Fields, UsageError):
     """The runtime is closed or closing and accepts nothing new."""
 
-    def __init__(self) -> None:
-        super().__init__("this runtime is closed or closing; open it again")
+    _message = "this runtime is closed or closing; open it again"
 
 
-class RuntimeUnopened(UsageError, AttributeError):
+class RuntimeUnopened(Fields, UsageError, AttributeError):
     """The result of `hf.open` was used without `async with`."""
 
-    def __init__(self, used: str) -> None:
-        super().__init__(f"{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', and use that")
-        self.used = used
+    used: str
+    _message = "{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', and use that"
 
 
 class EmptyInput(InvalidArgument):
@@ -221,18 +204,17 @@ class EmptyInput(InvalidArgument):
         super().__init__("content", content, "text that is not empty, or a file")
 
 
-class InputTooLarge(UsageError):
+class InputTooLarge(Fields, UsageError):
     """The input is over a limit of `Admission`. `what` is ``characters``, ``parts`` or ``bytes``."""
 
-    def __init__(self, session: str, what: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"the input of {session!r} has {size:,} {what}, the limit is {limit:,}; send less at once, or raise the "
-            "limit in Admission"
-        )
-        self.session = session
-        self.what = what
-        self.size = size
-        self.limit = limit
+    session: str
+    what: str
+    size: int
+    limit: int
+    _message = (
+        "the input of {session!r} has {size:,} {what}, the limit is {limit:,}; send less at once, or raise the limit "
+        "in Admission"
+    )
 
 
 class DuplicateInput(UsageError):
@@ -268,13 +250,12 @@ def _moment(at: int) -> str:
         return f"{at} ms"
 
 
-class ApprovalUnknown(UsageError):
+class ApprovalUnknown(Fields, UsageError):
     """No open approval has this id. Nothing was changed."""
 
-    def __init__(self, id: str, reason: str) -> None:
-        super().__init__(f"no approval {id!r} waits: {reason}. Nothing was changed; 'holdfast inbox' lists what waits")
-        self.id = id
-        self.reason = reason
+    id: str
+    reason: str
+    _message = "no approval {id!r} waits: {reason}. Nothing was changed; 'holdfast inbox' lists what waits"
 
 
 class ApprovalClosed(UsageError):
@@ -310,85 +291,77 @@ class AttachmentUnknown(UsageError):
         self.session = session
 
 
-class GateInvalid(UsageError):
+class GateInvalid(Fields, UsageError):
     """`can_deliver` is not a plain function that returns True or False."""
 
-    def __init__(self, gate: object, reason: str) -> None:
-        super().__init__(
-            f"can_deliver {excerpt(gate)} is not valid: {reason}; give a plain function of the session's id that says "
-            "True or False, and call runtime.gate_changed() when it may say otherwise"
-        )
-        self.gate = gate
-        self.reason = reason
+    gate: object
+    reason: str
+    _message = (
+        "can_deliver {gate!e} is not valid: {reason}; give a plain function of the session's id that says True or "
+        "False, and call runtime.gate_changed() when it may say otherwise"
+    )
 
 
-class NotASession(UsageError):
+class NotASession(Fields, UsageError):
     """The id is that of a background task; only sessions can be notified."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(
-            f"{id!r} is a task, and tasks are told nothing; notify its session, which "
-            "`(await runtime.tasks.task(id)).session` names"
-        )
-        self.id = id
+    id: str
+    _message = (
+        "{id!r} is a task, and tasks are told nothing; notify its session, which `(await "
+        "runtime.tasks.task(id)).session` names"
+    )
 
 
-class ScopeBusy(UsageError):
+class ScopeBusy(Fields, UsageError):
     """Two effects run at once in one scope, so their order would not be the same on replay."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"two effects run at once in the scope {path!r}; start each branch as a task, or use all(), any() or race()"
-        )
-        self.path = path
+    path: str
+    _message = (
+        "two effects run at once in the scope {path!r}; start each branch as a task, or use all(), any() or race()"
+    )
 
 
-class OrderUnknown(UsageError):
+class OrderUnknown(Fields, UsageError):
     """Tasks were started in an order that differs from process to process."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "asyncio.as_completed starts its coroutines in no fixed order, so their branches could not be told apart "
-            "on replay; create the tasks first, in order, and pass those"
-        )
+    _message = (
+        "asyncio.as_completed starts its coroutines in no fixed order, so their branches could not be told apart on "
+        "replay; create the tasks first, in order, and pass those"
+    )
 
 
-class SuspensionSwallowed(UsageError):
+class SuspensionSwallowed(Fields, UsageError):
     """Code caught its own suspension and went on, so it was stopped for good. `name` is the code."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"{name!r} went on after it was suspended and was stopped: it catches everything around a wait or a step. "
-            "Catch Exception there instead of BaseException, or raise again what is not an Exception"
-        )
-        self.name = name
+    name: str
+    _message = (
+        "{name!r} went on after it was suspended and was stopped: it catches everything around a wait or a step. Catch "
+        "Exception there instead of BaseException, or raise again what is not an Exception"
+    )
 
 
-class RunEnded(UsageError):
+class RunEnded(Fields, UsageError):
     """The run has ended; no more effects can be performed in it."""
 
-    def __init__(self, run: str) -> None:
-        super().__init__(f"the run {run!r} has ended; await all of its tasks before it does")
-        self.run = run
+    run: str
+    _message = "the run {run!r} has ended; await all of its tasks before it does"
 
 
-class CallAbandoned(UsageError):
+class CallAbandoned(Fields, UsageError):
     """A function went on after its turn, task or process was over: it ignored its cancellation."""
 
-    def __init__(self, run: str) -> None:
-        super().__init__(
-            f"{run!r} is over here: it was stopped, or its runtime was closed. What this function asks for is not "
-            "done; let it end when it is cancelled"
-        )
-        self.run = run
+    run: str
+    _message = (
+        "{run!r} is over here: it was stopped, or its runtime was closed. What this function asks for is not done; let "
+        "it end when it is cancelled"
+    )
 
 
-class EffectRepeated(UsageError):
+class EffectRepeated(Fields, UsageError):
     """The code used one replay key twice in one drive."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"the effect {key!r} was already performed in this drive; a key is good for one effect")
-        self.key = key
+    key: str
+    _message = "the effect {key!r} was already performed in this drive; a key is good for one effect"
 
 
 class ReplayMismatch(UsageError):
@@ -402,12 +375,11 @@ class ReplayMismatch(UsageError):
         self.code = code
 
 
-class ReplayMiss(UsageError):
+class ReplayMiss(Fields, UsageError):
     """A check-only replay reached an effect that was never recorded."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"the effect {key!r} is not in the journal and this replay must not perform anything")
-        self.key = key
+    key: str
+    _message = "the effect {key!r} is not in the journal and this replay must not perform anything"
 
 
 class NotificationUnknown(UsageError):
@@ -418,9 +390,6 @@ class NotificationUnknown(UsageError):
         super().__init__(f"there is no notification {number} {where}; check the id")
         self.number = number
         self.journal = journal
-
-
-_POLICY_SHOWN: Final = 5
 
 
 class PolicyInvalid(UsageError):
@@ -447,8 +416,7 @@ class PolicyMissing(UsageError):
     """The agent has tools that change things but no policy."""
 
     def __init__(self, agent: str, tools: Sequence[str]) -> None:
-        more = f" and {len(tools) - _POLICY_SHOWN} more" if len(tools) > _POLICY_SHOWN else ""
-        named = ", ".join(tools[:_POLICY_SHOWN]) + more
+        named = ", ".join(tools[:5]) + (f" and {len(tools) - 5} more" if len(tools) > 5 else "")
         super().__init__(
             f"the agent {agent!r} has tools that write ({named}) and no policy. Say what it may do:\n"
             f'    policy=[hf.ask("{tools[0]}"), hf.allow("*")]   # ask a person before this one\n'
@@ -458,157 +426,136 @@ class PolicyMissing(UsageError):
         self.tools = tuple(tools)
 
 
-class PolicyUnwritable(UsageError):
+class PolicyUnwritable(Fields, UsageError):
     """The policy contains conditions that no file can express."""
 
-    def __init__(self, rule: str, reason: str) -> None:
-        super().__init__(f"the rule {rule!r} can't be written to a file: {reason}")
-        self.rule = rule
-        self.reason = reason
+    rule: str
+    reason: str
+    _message = "the rule {rule!r} can't be written to a file: {reason}"
 
 
-class PolicyUnsafe(UsageError):
+class PolicyUnsafe(Fields, UsageError):
     """Other users can change the policy file, so it is not obeyed."""
 
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(f"the policy {file} is not obeyed: {reason}")
-        self.file = file
-        self.reason = reason
+    file: str
+    reason: str
+    _message = "the policy {file} is not obeyed: {reason}"
 
 
-class HookTimeout(UsageError):
+class HookTimeout(Fields, UsageError):
     """A hook took longer than its time limit. If it decides about a call, the call is denied."""
 
-    def __init__(self, hook: str, where: str, seconds: float) -> None:
-        super().__init__(
-            f"{hook}.{where} did not end within {seconds:g} s; make it quicker, or set `timeout` (seconds) in {hook}"
-        )
-        self.hook = hook
-        self.where = where
-        self.seconds = seconds
+    hook: str
+    where: str
+    seconds: float
+    _message = "{hook}.{where} did not end within {seconds:g} s; make it quicker, or set `timeout` (seconds) in {hook}"
 
 
-class ProcessInvalid(UsageError):
+class ProcessInvalid(Fields, UsageError):
     """The function cannot be a process, or does not take these arguments."""
 
-    def __init__(self, process: str, reason: str) -> None:
-        super().__init__(f"the process {process!r} is not valid: {reason}")
-        self.process = process
-        self.reason = reason
+    process: str
+    reason: str
+    _message = "the process {process!r} is not valid: {reason}"
 
 
-class ProcessUnknown(UsageError):
+class ProcessUnknown(Fields, UsageError):
     """There is no process with this id."""
 
-    def __init__(self, process: str) -> None:
-        super().__init__(f"there is no process {process!r}; `holdfast processes` lists them")
-        self.process = process
+    process: str
+    _message = "there is no process {process!r}; `holdfast processes` lists them"
 
 
 class ProcessPruned(ProcessUnknown):
     """The process ended and was pruned: its status is known, its result and records are gone."""
 
-    def __init__(self, process: str, status: str, at: int) -> None:
-        UsageError.__init__(
-            self,
-            f"the process {process!r} ended as {status} and was pruned since; prune later where results are asked for",
-        )
-        self.process = process
-        self.status = status
-        """How it ended."""
-        self.at = at
-        """When it was pruned, in wall milliseconds."""
+    process: str
+    status: str
+    """How it ended."""
+    at: int
+    """When it was pruned, in wall milliseconds."""
+    _message = "the process {process!r} ended as {status} and was pruned since; prune later where results are asked for"
 
 
-class ProcessConflict(UsageError):
+class ProcessConflict(Fields, UsageError):
     """The id belongs to a process with another function or other arguments. Nothing was started."""
 
-    def __init__(self, process: str, asked: str) -> None:
-        super().__init__(
-            f"the process {process!r} was started before, and not as {asked}; ids are never used again, choose another"
-        )
-        self.process = process
-        self.asked = asked
+    process: str
+    asked: str
+    _message = (
+        "the process {process!r} was started before, and not as {asked}; ids are never used again, choose another"
+    )
 
 
-class FunctionUnknown(UsageError):
+class FunctionUnknown(Fields, UsageError):
     """This runtime does not have the function of the process."""
 
-    def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        choice = ", ".join(known) or "none"
-        super().__init__(f"this runtime has no process {name!r}; it has: {choice}. Pass it to open(processes=[...])")
-        self.name = name
-        self.known = known
+    name: str
+    known: tuple[str, ...]
+    _message = "this runtime has no process {name!r}; it has: {known!l}. Pass it to open(processes=[...])"
 
 
-class ProgramsUnavailable(UsageError):
+class ProgramsUnavailable(Fields, UsageError):
     """This machine cannot run programs, so none is run. `reason` says why, `next_step` what helps."""
 
-    def __init__(self, reason: str, next_step: str) -> None:
-        super().__init__(f"programs can't be run here: {reason}; {next_step}, or leave code mode out")
-        self.reason = reason
-        self.next_step = next_step
+    reason: str
+    next_step: str
+    _message = "programs can't be run here: {reason}; {next_step}, or leave code mode out"
 
 
-class ModeUnavailable(UsageError):
+class ModeUnavailable(Fields, UsageError):
     """The turn began in a mode that its agent no longer supports. The turn waits as it is."""
 
-    def __init__(self, turn: str, agent: str, mode: str, reason: str) -> None:
-        super().__init__(
-            f"the turn {turn!r} began with mode={mode!r} and goes on in it, but {agent!r} can't: {reason}. "
-            "Let the agent have what it had, or cancel the turn"
-        )
-        self.turn = turn
-        self.agent = agent
-        self.mode = mode
-        self.reason = reason
+    turn: str
+    agent: str
+    mode: str
+    reason: str
+    _message = (
+        "the turn {turn!r} began with mode={mode!r} and goes on in it, but {agent!r} can't: {reason}. Let the agent "
+        "have what it had, or cancel the turn"
+    )
 
 
-class StubsInvalid(UsageError):
+class StubsInvalid(Fields, UsageError):
     """Two tools have the same name in programs, or a tool cannot be a function there."""
 
-    def __init__(self, tool: str, reason: str) -> None:
-        super().__init__(f"the tool {tool!r} can't be a function in programs: {reason}; give it another name")
-        self.tool = tool
-        self.reason = reason
+    tool: str
+    reason: str
+    _message = "the tool {tool!r} can't be a function in programs: {reason}; give it another name"
 
 
-class AnswerRefused(UsageError):
+class AnswerRefused(Fields, UsageError):
     """The answer does not belong to a call of the program, or the program cannot take it."""
 
-    def __init__(self, call: str, reason: str) -> None:
-        super().__init__(f"the answer to the call {call!r} is refused: {reason}")
-        self.call = call
-        self.reason = reason
+    call: str
+    reason: str
+    _message = "the answer to the call {call!r} is refused: {reason}"
 
 
-class ProgramOver(UsageError):
+class ProgramOver(Fields, UsageError):
     """The program has ended, was closed, or was driven out of order."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the program can't go on: {reason}; start it again with the recorded results")
-        self.reason = reason
+    reason: str
+    _message = "the program can't go on: {reason}; start it again with the recorded results"
 
 
-class ProgramDiverged(UsageError):
+class ProgramDiverged(Fields, UsageError):
     """On replay the program asks for something else than its record has. Nothing new was done."""
 
-    def __init__(self, call: str, recorded: str, asked: str) -> None:
-        super().__init__(
-            f"the program diverged at the call {call!r}: the record has {recorded}, the program asks for {asked}; "
-            "the program, its variables, its tools or the version of its sandbox are not those that were recorded"
-        )
-        self.call = call
-        self.recorded = recorded
-        self.asked = asked
+    call: str
+    recorded: str
+    asked: str
+    _message = (
+        "the program diverged at the call {call!r}: the record has {recorded}, the program asks for {asked}; the "
+        "program, its variables, its tools or the version of its sandbox are not those that were recorded"
+    )
 
 
-class RuleUnknown(UsageError):
+class RuleUnknown(Fields, UsageError):
     """No stored rule has this number."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(f"there is no stored rule {number} in this store; list the rules to find its number")
-        self.number = number
+    number: int
+    _message = "there is no stored rule {number} in this store; list the rules to find its number"
 
 
 class SecretUnknown(UsageError):
@@ -621,88 +568,76 @@ class SecretUnknown(UsageError):
         self.known = tuple(known)
 
 
-class SecretNameInvalid(UsageError):
+class SecretNameInvalid(Fields, UsageError):
     """The name of a secret has characters that cannot replace its value in every text."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"the name of a secret is 1 to 64 letters, digits and . _ - and begins with a letter or _: {reason}"
-        )
-        self.reason = reason
+    reason: str
+    _message = "the name of a secret is 1 to 64 letters, digits and . _ - and begins with a letter or _: {reason}"
 
 
-class SecretTooShort(UsageError):
+class SecretTooShort(Fields, UsageError):
     """The value is too short to be told from ordinary text, so it could not be kept out of records."""
 
-    def __init__(self, name: str, least: int) -> None:
-        super().__init__(
-            f"the secret {name} has fewer than {least} characters and can't be told from ordinary text; use a longer "
-            f"one, or say hf.Secrets(..., short=[{name!r}]): then it is only hidden where it stands alone, as a word"
-        )
-        self.name = name
-        self.least = least
+    name: str
+    least: int
+    _message = (
+        "the secret {name} has fewer than {least} characters and can't be told from ordinary text; use a longer one, "
+        "or say hf.Secrets(..., short=[{name!r}]): then it is only hidden where it stands alone, as a word"
+    )
 
 
-class SecretTooCommon(UsageError):
+class SecretTooCommon(Fields, UsageError):
     """The value is a word that Holdfast's own records contain."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"the value of the secret {name} is a word that records themselves are made of, and can't be told from "
-            "them; use another value"
-        )
-        self.name = name
+    name: str
+    _message = (
+        "the value of the secret {name} is a word that records themselves are made of, and can't be told from them; "
+        "use another value"
+    )
 
 
-class SecretTooLong(UsageError):
+class SecretTooLong(Fields, UsageError):
     """The value is so long that searching for it would slow down every write."""
 
-    def __init__(self, name: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"the secret {name} has {size:,} characters, the limit is {limit:,}; keep it in a file, and its path or "
-            "the key that opens it as the secret"
-        )
-        self.name = name
-        self.size = size
-        self.limit = limit
+    name: str
+    size: int
+    limit: int
+    _message = (
+        "the secret {name} has {size:,} characters, the limit is {limit:,}; keep it in a file, and its path or the key "
+        "that opens it as the secret"
+    )
 
 
-class SecretExposed(UsageError):
+class SecretExposed(Fields, UsageError):
     """A name or key contains a secret. Names are stored as they are, so it is refused."""
 
-    def __init__(self, what: str, name: str) -> None:
-        super().__init__(f"the {what} holds the secret {name}; it would be stored as it is: use another {what}")
-        self.what = what
-        self.name = name
+    what: str
+    name: str
+    _message = "the {what} holds the secret {name}; it would be stored as it is: use another {what}"
 
 
-class ScheduleInvalid(UsageError):
+class ScheduleInvalid(Fields, UsageError):
     """The schedule of a trigger is wrong."""
 
-    def __init__(self, written: object, reason: str) -> None:
-        super().__init__(f"the schedule {excerpt(written)} is not valid: {reason}")
-        self.written = written
-        self.reason = reason
+    written: object
+    reason: str
+    _message = "the schedule {written!e} is not valid: {reason}"
 
 
-class TemplateInvalid(UsageError):
+class TemplateInvalid(Fields, UsageError):
     """A template names a field that occurrences of its trigger never have."""
 
-    def __init__(self, template: str, reason: str) -> None:
-        super().__init__(
-            f"the template {excerpt(template)} is not valid: {reason}; write {{{{ and }}}} for braces that stay"
-        )
-        self.template = template
-        self.reason = reason
+    template: str
+    reason: str
+    _message = "the template {template!e} is not valid: {reason}; write {{{{ and }}}} for braces that stay"
 
 
-class TriggerInvalid(UsageError):
+class TriggerInvalid(Fields, UsageError):
     """The definition of a trigger is wrong."""
 
-    def __init__(self, name: object, reason: str) -> None:
-        super().__init__(f"the trigger {excerpt(name)} is not valid: {reason}")
-        self.name = name
-        self.reason = reason
+    name: object
+    reason: str
+    _message = "the trigger {name!e} is not valid: {reason}"
 
 
 class TriggerUnknown(UsageError):
@@ -715,43 +650,36 @@ class TriggerUnknown(UsageError):
         self.known = tuple(known)
 
 
-class TriggerConflict(UsageError):
+class TriggerConflict(Fields, UsageError):
     """Another definition owns a trigger of this name, or another process is changing it."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"the trigger {name!r} can't be changed: {reason}")
-        self.name = name
-        self.reason = reason
+    name: str
+    reason: str
+    _message = "the trigger {name!r} can't be changed: {reason}"
 
 
-class TriggerDisabled(UsageError):
+class TriggerDisabled(Fields, UsageError):
     """The trigger is disabled and takes nothing in."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"the trigger {name!r} is disabled; 'holdfast triggers enable {name}' lets it go on")
-        self.name = name
+    name: str
+    _message = "the trigger {name!r} is disabled; 'holdfast triggers enable {name}' lets it go on"
 
 
-_WAITS_SHOWN: Final = 200
-
-
-class WaitUnknown(UsageError):
+class WaitUnknown(Fields, UsageError):
     """The wait token is not valid.
 
     Tampered, never issued and revoked look the same on purpose: a bearer of a bad token learns nothing.
     """
 
-    def __init__(self) -> None:
-        super().__init__("this wait is unknown or was revoked")
+    _message = "this wait is unknown or was revoked"
 
 
-class AnswerInvalid(UsageError):
+class AnswerInvalid(Fields, UsageError):
     """The answer is not of the type that the tool returns. Nothing was settled: send another answer."""
 
-    def __init__(self, tool: str, reason: str) -> None:
-        super().__init__(f"the answer is no result of {tool!r}: {reason}. Nothing was settled; give another answer")
-        self.tool = tool
-        self.reason = reason
+    tool: str
+    reason: str
+    _message = "the answer is no result of {tool!r}: {reason}. Nothing was settled; give another answer"
 
 
 class AskAnswerInvalid(UsageError):
@@ -759,7 +687,7 @@ class AskAnswerInvalid(UsageError):
 
     def __init__(self, journal: str, name: str, value: object) -> None:
         said = repr(value)
-        shown = said if len(said) <= _WAITS_SHOWN else f"{said[:_WAITS_SHOWN]}..."
+        shown = said if len(said) <= 200 else f"{said[:200]}..."
         super().__init__(
             f"{shown} does not say what came of the interrupted call; "
             'answer {"done": RESULT}, "not_done" or "unknown". Nothing was settled'
@@ -784,36 +712,29 @@ class ApprovalMismatch(UsageError):
         self.actual = actual
 
 
-class KeyConflict(UsageError):
+class KeyConflict(Fields, UsageError):
     """The idempotency key was used before with other content."""
 
-    def __init__(self, journal: str, key: str) -> None:
-        super().__init__(
-            f"{journal!r} already accepted other content under the key {key!r}; a new input needs a new key"
-        )
-        self.journal = journal
-        self.key = key
+    journal: str
+    key: str
+    _message = "{journal!r} already accepted other content under the key {key!r}; a new input needs a new key"
 
 
-class JournalMissing(UsageError):
+class JournalMissing(Fields, UsageError):
     """No journal has this id."""
 
-    def __init__(self, journal: str) -> None:
-        super().__init__(f"there is no {journal!r} in this store; name its agent to make it, or check the id")
-        self.journal = journal
+    journal: str
+    _message = "there is no {journal!r} in this store; name its agent to make it, or check the id"
 
 
-class StopRequested(UsageError):
+class StopRequested(Fields, UsageError):
     """The session, task or process `journal` is being stopped and begins nothing more.
 
     `journal` is the session, task or process that is being stopped.
     """
 
-    def __init__(self, journal: str) -> None:
-        super().__init__(
-            f"{journal!r} is being stopped and begins nothing more; start it again where it is still wanted"
-        )
-        self.journal = journal
+    journal: str
+    _message = "{journal!r} is being stopped and begins nothing more; start it again where it is still wanted"
 
 
 class JournalPruned(JournalMissing):
@@ -832,13 +753,12 @@ class JournalPruned(JournalMissing):
         """Whether it was begun with the very input that was offered now."""
 
 
-class JournalInUse(UsageError):
+class JournalInUse(Fields, UsageError):
     """The journal cannot be pruned: it has not ended, or another one needs it."""
 
-    def __init__(self, journal: str, reason: str) -> None:
-        super().__init__(f"{journal!r} is kept: {reason}; prune it when it is over and nobody needs it")
-        self.journal = journal
-        self.reason = reason
+    journal: str
+    reason: str
+    _message = "{journal!r} is kept: {reason}; prune it when it is over and nobody needs it"
 
 
 class JournalConflict(UsageError):
@@ -851,14 +771,13 @@ class JournalConflict(UsageError):
         self.asked = asked
 
 
-class ForkPointMissing(UsageError):
+class ForkPointMissing(Fields, UsageError):
     """The session to fork has no record with this number."""
 
-    def __init__(self, journal: str, at: int, head: int) -> None:
-        super().__init__(f"{journal!r} has no record {at:,} to fork at; it has the records 1 to {head:,}")
-        self.journal = journal
-        self.at = at
-        self.head = head
+    journal: str
+    at: int
+    head: int
+    _message = "{journal!r} has no record {at:,} to fork at; it has the records 1 to {head:,}"
 
 
 class MemoryConflict(UsageError):
@@ -888,10 +807,9 @@ class ModelUnknown(UsageError):
         self.known = known
 
 
-class RecordingInvalid(UsageError):
+class RecordingInvalid(Fields, UsageError):
     """The file is not a usable recording."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} can't be used as a recording: {reason}")
-        self.path = path
-        self.reason = reason
+    path: Path
+    reason: str
+    _message = "{path} can't be used as a recording: {reason}"

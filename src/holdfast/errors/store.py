@@ -5,32 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors.base import StoreError
+from holdfast.errors.fields import Fields
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class StoreClosed(StoreError):
+class StoreClosed(Fields, StoreError):
     """The store was closed."""
 
-    def __init__(self) -> None:
-        super().__init__("this store is closed; open it again")
+    _message = "this store is closed; open it again"
 
 
-class StoreBusy(StoreError):
+class StoreBusy(Fields, StoreError):
     """Another process held the write lock for too long, or too much is queued."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the store is busy: {reason}; try again")
-        self.reason = reason
+    reason: str
+    _message = "the store is busy: {reason}; try again"
 
 
-class StoreFull(StoreError):
+class StoreFull(Fields, StoreError):
     """The disk is full. Nothing of this write was kept; reads go on, and writes do once there is room."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"the store has no room to write ({detail}); nothing was written. Free some space and go on")
-        self.detail = detail
+    detail: str
+    _message = "the store has no room to write ({detail}); nothing was written. Free some space and go on"
 
 
 class WalPinned(StoreFull):
@@ -45,32 +43,29 @@ class WalPinned(StoreFull):
         self.limit = limit
 
 
-class StoreFailed(StoreError):
+class StoreFailed(Fields, StoreError):
     """The write failed. Nothing of it was kept."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(f"the store could not write ({detail}); nothing was written. Check the disk, then go on")
-        self.detail = detail
+    detail: str
+    _message = "the store could not write ({detail}); nothing was written. Check the disk, then go on"
 
 
-class CommitUnknown(StoreError):
+class CommitUnknown(Fields, StoreError):
     """A commit failed, and it is unknown whether it reached the disk."""
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(
-            f"a commit failed and it could not be established whether it took effect ({detail}); "
-            "read the journal again before relying on it"
-        )
-        self.detail = detail
+    detail: str
+    _message = (
+        "a commit failed and it could not be established whether it took effect ({detail}); read the journal again "
+        "before relying on it"
+    )
 
 
-class StoreRefused(StoreError):
+class StoreRefused(Fields, StoreError):
     """The file was not opened and not touched."""
 
-    def __init__(self, path: Path | str, reason: str) -> None:
-        super().__init__(f"{path} was not opened: {reason}")
-        self.path = path
-        self.reason = reason
+    path: Path | str
+    reason: str
+    _message = "{path} was not opened: {reason}"
 
 
 class StoreForeign(StoreRefused):
@@ -113,51 +108,42 @@ class StoreKeyWrong(StoreRefused):
         self.remedy = remedy
 
 
-class StoreReadOnly(StoreError):
+class StoreReadOnly(Fields, StoreError):
     """The store is open for reading only. Nothing was changed."""
 
-    def __init__(self, path: Path | str) -> None:
-        super().__init__(
-            f"{path} is open to be read, so nothing in it can be changed; hf.open() opens it to work on it"
-        )
-        self.path = path
+    path: Path | str
+    _message = "{path} is open to be read, so nothing in it can be changed; hf.open() opens it to work on it"
 
 
-class StoreDamaged(StoreError):
+class StoreDamaged(Fields, StoreError):
     """SQLite cannot read the file."""
 
-    def __init__(self, path: Path | str, detail: str) -> None:
-        super().__init__(f"{path} is damaged ({detail}); run 'holdfast doctor {path}' and restore from a backup")
-        self.path = path
-        self.detail = detail
+    path: Path | str
+    detail: str
+    _message = "{path} is damaged ({detail}); run 'holdfast doctor {path}' and restore from a backup"
 
 
-class BlobMissing(StoreError):
+class BlobMissing(Fields, StoreError):
     """A record refers to bytes that are not in the store."""
 
-    def __init__(self, digest: str) -> None:
-        super().__init__(f"the attachment {digest} is not in this store; put it before the record that refers to it")
-        self.digest = digest
+    digest: str
+    _message = "the attachment {digest} is not in this store; put it before the record that refers to it"
 
 
-class BlobCorrupt(StoreError):
+class BlobCorrupt(Fields, StoreError):
     """Stored bytes do not match their digest."""
 
-    def __init__(self, digest: str) -> None:
-        super().__init__(f"the attachment {digest} does not match its digest; restore it from a backup")
-        self.digest = digest
+    digest: str
+    _message = "the attachment {digest} does not match its digest; restore it from a backup"
 
 
-class SiblingBegun(StoreError):
+class SiblingBegun(Fields, StoreError):
     """Another journal of this role was begun for the session meanwhile. Nothing was written."""
 
-    def __init__(self, journal: str, youngest: str) -> None:
-        super().__init__(
-            f"{journal!r} was not begun: {youngest!r} is the youngest now; look at what is left, and begin it then"
-        )
-        self.journal = journal
-        self.youngest = youngest
-        """The one that was begun last."""
+    journal: str
+    youngest: str
+    """The one that was begun last."""
+    _message = "{journal!r} was not begun: {youngest!r} is the youngest now; look at what is left, and begin it then"
 
 
 class Fenced(StoreError):
@@ -186,45 +172,41 @@ class LeaseHeld(StoreError):
         self.expires_in_ms = expires_in_ms
 
 
-class HeadConflict(StoreError):
+class HeadConflict(Fields, StoreError):
     """The journal has more records than the writer expected."""
 
-    def __init__(self, journal: str, expected: int, actual: int) -> None:
-        super().__init__(f"{journal!r} ends at record {actual}, the writer expected {expected}; read it again")
-        self.journal = journal
-        self.expected = expected
-        self.actual = actual
+    journal: str
+    expected: int
+    actual: int
+    _message = "{journal!r} ends at record {actual}, the writer expected {expected}; read it again"
 
 
-class JournalCorrupt(StoreError):
+class JournalCorrupt(Fields, StoreError):
     """A record is damaged. Its journal is quarantined; others go on."""
 
-    def __init__(self, journal: str, seq: int, reason: str) -> None:
-        super().__init__(
-            f"journal {journal!r} is corrupt at record {seq}: {reason}; it is quarantined, the others go on. "
-            "Restore it from a backup"
-        )
-        self.journal = journal
-        self.seq = seq
-        self.reason = reason
+    journal: str
+    seq: int
+    reason: str
+    _message = (
+        "journal {journal!r} is corrupt at record {seq}: {reason}; it is quarantined, the others go on. Restore it "
+        "from a backup"
+    )
 
 
-class JournalQuarantined(StoreError):
+class JournalQuarantined(Fields, StoreError):
     """The journal was found damaged before and makes no progress."""
 
-    def __init__(self, journal: str, reason: str) -> None:
-        super().__init__(f"journal {journal!r} is quarantined: {reason}; restore it from a backup")
-        self.journal = journal
-        self.reason = reason
+    journal: str
+    reason: str
+    _message = "journal {journal!r} is quarantined: {reason}; restore it from a backup"
 
 
-class InboxFull(StoreError):
+class InboxFull(Fields, StoreError):
     """Too many inputs wait for this journal."""
 
-    def __init__(self, journal: str, limit: int) -> None:
-        super().__init__(f"{limit:,} inputs already wait for {journal!r}; let it catch up, or raise the limit")
-        self.journal = journal
-        self.limit = limit
+    journal: str
+    limit: int
+    _message = "{limit:,} inputs already wait for {journal!r}; let it catch up, or raise the limit"
 
 
 class InputTaken(StoreError):
@@ -236,33 +218,28 @@ class InputTaken(StoreError):
         self.input = number
 
 
-class RecordUnreadable(StoreError):
+class RecordUnreadable(Fields, StoreError):
     """A record has an unknown kind or a newer format."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the record can't be read: {reason}; it may come from a newer release")
-        self.reason = reason
+    reason: str
+    _message = "the record can't be read: {reason}; it may come from a newer release"
 
 
-class MemoryFull(StoreError):
+class MemoryFull(Fields, StoreError):
     """A scope of memory has reached its limit of entries or of bytes."""
 
-    def __init__(self, scope: str, what: str, limit: int) -> None:
-        super().__init__(f"the memory of {scope!r} has room for {limit:,} {what}; remove something, or raise the limit")
-        self.scope = scope
-        self.what = what
-        self.limit = limit
+    scope: str
+    what: str
+    limit: int
+    _message = "the memory of {scope!r} has room for {limit:,} {what}; remove something, or raise the limit"
 
 
-class MemoryCorrupt(StoreError):
+class MemoryCorrupt(Fields, StoreError):
     """An entry of memory does not match its checksum. Others go on."""
 
-    def __init__(self, scope: str, key: str) -> None:
-        super().__init__(
-            f"the memory {key!r} of {scope!r} does not match its checksum; write it anew, or restore it from a backup"
-        )
-        self.scope = scope
-        self.key = key
+    scope: str
+    key: str
+    _message = "the memory {key!r} of {scope!r} does not match its checksum; write it anew, or restore it from a backup"
 
 
 class AttachmentsFull(StoreError):
@@ -278,52 +255,45 @@ class AttachmentsFull(StoreError):
         self.limit = limit
 
 
-class CollectionRefused(StoreError):
+class CollectionRefused(Fields, StoreError):
     """Nothing was deleted: the store cannot tell which attachments are still in use."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"nothing was collected: {reason}")
-        self.reason = reason
+    reason: str
+    _message = "nothing was collected: {reason}"
 
 
-class NotificationsFull(StoreError):
+class NotificationsFull(Fields, StoreError):
     """Too many notifications wait for this journal."""
 
-    def __init__(self, journal: str, limit: int) -> None:
-        super().__init__(f"{limit:,} notifications already wait for {journal!r}; let it catch up, or raise the limit")
-        self.journal = journal
-        self.limit = limit
+    journal: str
+    limit: int
+    _message = "{limit:,} notifications already wait for {journal!r}; let it catch up, or raise the limit"
 
 
-class RulesFull(StoreError):
+class RulesFull(Fields, StoreError):
     """Too many rules are stored for this agent."""
 
-    def __init__(self, agent: str, limit: int) -> None:
-        super().__init__(
-            f"{limit:,} rules are already stored for {agent!r}; remove those that nobody needs, or raise the limit"
-        )
-        self.agent = agent
-        self.limit = limit
+    agent: str
+    limit: int
+    _message = "{limit:,} rules are already stored for {agent!r}; remove those that nobody needs, or raise the limit"
 
 
-class RuleCorrupt(StoreError):
+class RuleCorrupt(Fields, StoreError):
     """A stored rule is damaged, so no stored rule of its agent decides anything."""
 
-    def __init__(self, number: int, agent: str) -> None:
-        super().__init__(
-            f"the stored rule {number} for {agent!r} does not match its checksum or its seal; remove it and store it "
-            "anew, or restore it from a backup"
-        )
-        self.number = number
-        self.agent = agent
+    number: int
+    agent: str
+    _message = (
+        "the stored rule {number} for {agent!r} does not match its checksum or its seal; remove it and store it anew, "
+        "or restore it from a backup"
+    )
 
 
-class TriggersFull(StoreError):
+class TriggersFull(Fields, StoreError):
     """The store has reached its limit of triggers."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"there are {limit:,} triggers already; disable and reuse one, or use several stores")
-        self.limit = limit
+    limit: int
+    _message = "there are {limit:,} triggers already; disable and reuse one, or use several stores"
 
 
 class WaitConsumed(StoreError):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.errors.base import WorldError
+from holdfast.errors.fields import Fields
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import Attempt, Usage
-
-
-_SHOWN: Final = 8
-"""Differences that the message names."""
 
 
 class ModelError(WorldError):
@@ -78,8 +75,8 @@ class RecordingDiffers(ModelError):
     """The request differs from the recorded one."""
 
     def __init__(self, path: Path, number: int, differences: tuple[str, ...]) -> None:
-        shown = "; ".join(differences[:_SHOWN])
-        more = f"; and {len(differences) - _SHOWN:,} more" if len(differences) > _SHOWN else ""
+        shown = "; ".join(differences[:8])
+        more = f"; and {len(differences) - 8:,} more" if len(differences) > 8 else ""
         super().__init__(
             f"request {number} is not the one in {path.name}: {shown}{more}. Record it again, or pass check=False",
             kind="recording_differs",
@@ -121,45 +118,41 @@ class EffectFailed(WorldError):
         self.message = message
 
 
-class EffectUnknown(WorldError):
+class EffectUnknown(Fields, WorldError):
     """The effect began, its outcome was never recorded, and it was not repeated."""
 
-    def __init__(self, key: str, target: str) -> None:
-        super().__init__(
-            f"nobody can say whether {key} ({target}) took effect: it was interrupted, and it is not safe to repeat; "
-            "find out, then go on"
-        )
-        self.key = key
-        self.target = target
+    key: str
+    target: str
+    _message = (
+        "nobody can say whether {key} ({target}) took effect: it was interrupted, and it is not safe to repeat; find "
+        "out, then go on"
+    )
 
 
-class EffectCancelled(WorldError):
+class EffectCancelled(Fields, WorldError):
     """The effect lost a race and was cancelled."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"{key} was cancelled: another member of its group was first")
-        self.key = key
+    key: str
+    _message = "{key} was cancelled: another member of its group was first"
 
 
-class RunFailed(WorldError):
+class RunFailed(Fields, WorldError):
     """The driven code raised. Everyone who asks for its result gets the same error."""
 
-    def __init__(self, journal: str, run: str, kind: str, message: str) -> None:
-        super().__init__(f"{run} of {journal!r} failed: {kind}: {message}")
-        self.journal = journal
-        self.run = run
-        self.kind = kind
-        self.message = message
+    journal: str
+    run: str
+    kind: str
+    message: str
+    _message = "{run} of {journal!r} failed: {kind}: {message}"
 
 
-class ProcessFailed(WorldError):
+class ProcessFailed(Fields, WorldError):
     """The function of the process raised. Everyone who asks for its result gets the same error."""
 
-    def __init__(self, process: str, kind: str, message: str) -> None:
-        super().__init__(f"the process {process!r} failed: {kind}: {message}")
-        self.process = process
-        self.kind = kind
-        self.message = message
+    process: str
+    kind: str
+    message: str
+    _message = "the process {process!r} failed: {kind}: {message}"
 
 
 class ProcessCancelled(WorldError):
@@ -171,13 +164,12 @@ class ProcessCancelled(WorldError):
         self.reason = reason
 
 
-class ProcessAbandoned(WorldError):
+class ProcessAbandoned(Fields, WorldError):
     """The process was given up: its owner is gone and no other may run it. `evidence` has the details."""
 
-    def __init__(self, process: str, evidence: str) -> None:
-        super().__init__(f"the process {process!r} was abandoned: {evidence}")
-        self.process = process
-        self.evidence = evidence
+    process: str
+    evidence: str
+    _message = "the process {process!r} was abandoned: {evidence}"
 
 
 class AgentTurnFailed(WorldError):
@@ -193,32 +185,29 @@ class AgentTurnFailed(WorldError):
         self.message = message
 
 
-class WorkerFailed(WorldError):
+class WorkerFailed(Fields, WorldError):
     """The worker for a program did not start. The program did not run."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the program was not run, its worker did not start: {reason}; start it again")
-        self.reason = reason
+    reason: str
+    _message = "the program was not run, its worker did not start: {reason}; start it again"
 
 
-class SandboxFull(WorldError):
+class SandboxFull(Fields, WorldError):
     """The sandbox runs as many programs as it may. This one did not run."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"the program was not run: {limit:,} others of its sandbox are running; start it again when one of them "
-            "has ended or waits for long, or give the sandbox a larger max_programs"
-        )
-        self.limit = limit
+    limit: int
+    _message = (
+        "the program was not run: {limit:,} others of its sandbox are running; start it again when one of them has "
+        "ended or waits for long, or give the sandbox a larger max_programs"
+    )
 
 
-class SecretUnavailable(WorldError):
+class SecretUnavailable(Fields, WorldError):
     """The host's function for the secret raised or returned nothing."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"the secret {name} can't be had: {reason}; look at the function that was given for it")
-        self.name = name
-        self.reason = reason
+    name: str
+    reason: str
+    _message = "the secret {name} can't be had: {reason}; look at the function that was given for it"
 
 
 class HiddenError(WorldError):
@@ -230,44 +219,39 @@ class HiddenError(WorldError):
         self.message = message
 
 
-class TemplateUnfilled(WorldError):
+class TemplateUnfilled(Fields, WorldError):
     """The occurrence lacks a field that the template of its trigger uses."""
 
-    def __init__(self, place: str, reason: str) -> None:
-        super().__init__(f"the place {{{place}}} can't be filled: {reason}; change the template or what is sent")
-        self.place = place
-        self.reason = reason
+    place: str
+    reason: str
+    _message = "the place {{{place}}} can't be filled: {reason}; change the template or what is sent"
 
 
-class WaitExpired(WorldError):
+class WaitExpired(Fields, WorldError):
     """No answer came before the deadline of the wait."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"nobody answered {name!r} in time")
-        self.name = name
+    name: str
+    _message = "nobody answered {name!r} in time"
 
 
-class WaitEnded(WorldError):
+class WaitEnded(Fields, WorldError):
     """The wait was cancelled or revoked and can no longer be answered."""
 
-    def __init__(self, name: str, state: str) -> None:
-        super().__init__(f"the wait {name!r} was {state}; nobody can answer it any more")
-        self.name = name
-        self.state = state
+    name: str
+    state: str
+    _message = "the wait {name!r} was {state}; nobody can answer it any more"
 
 
-class WaitFailed(WorldError):
+class WaitFailed(Fields, WorldError):
     """The wait was answered with an error."""
 
-    def __init__(self, name: str, message: str) -> None:
-        super().__init__(f"there is no answer to {name!r}: {message}")
-        self.name = name
-        self.message = message
+    name: str
+    message: str
+    _message = "there is no answer to {name!r}: {message}"
 
 
-class AnswerLate(WorldError):
+class AnswerLate(Fields, WorldError):
     """The wait was answered, cancelled or expired before this answer."""
 
-    def __init__(self, state: str) -> None:
-        super().__init__(f"the answer came too late: the wait was {state} before")
-        self.state = state
+    state: str
+    _message = "the answer came too late: the wait was {state} before"

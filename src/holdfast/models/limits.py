@@ -7,13 +7,12 @@ releases it while it waits to try again.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from holdfast.errors import ModelError
-from holdfast.eventloop import PerLoop
+from holdfast.eventloop import PerLoop, SlotGate
 from holdfast.models.retry import check_seconds
 from holdfast.names import check_int
 
@@ -66,8 +65,9 @@ class CallGate:
     ) -> None:
         self.limits = limits
         self._name = name
-        self._free = limits.concurrency
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._slots = SlotGate(limits.concurrency)
+        self.leave = self._slots.leave
+        """Release a place: the call that has waited longest gets it."""
         self._pacing = 0
         self._due = float("-inf")
         self._clock = clock
@@ -76,42 +76,19 @@ class CallGate:
     @property
     def waiting(self) -> int:
         """Number of calls that wait for a place."""
-        return len(self._waiters) + self._pacing
+        return len(self._slots.waiting) + self._pacing
 
     def try_enter(self) -> bool:
         """Take a place if one is free and `per_minute` is not set."""
-        if self.limits.per_minute is not None or not self._free:
-            return False
-        self._free -= 1
-        return True
+        return self.limits.per_minute is None and self._slots.enter_now()
 
     async def enter(self) -> None:
         """Wait for a place. Release it with `leave`."""
         if self.limits.per_minute is not None:
             await self._wait_for_slot(self.limits.per_minute)
-        if self._free:
-            self._free -= 1
-            return
-        self._check_queue()
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except BaseException:
-            if waiter.done() and not waiter.cancelled():
-                self.leave()  # the place came in the same moment as the cancellation
-            elif waiter in self._waiters:  # `leave` may have removed it in the same moment
-                self._waiters.remove(waiter)
-            raise
-
-    def leave(self) -> None:
-        """Release a place: the call that has waited longest gets it."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-        self._free += 1
+        if not self._slots.enter_now():
+            self._check_queue()
+            await self._slots.enter()
 
     async def _wait_for_slot(self, per_minute: float) -> None:
         clock = asyncio.get_running_loop().time if self._clock is None else self._clock

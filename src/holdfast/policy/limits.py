@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.names import check_int
@@ -102,13 +104,10 @@ class Limits(Budget, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_numbers("limit", self)
-        check_int("limit depth", self.depth)
-        check_int("limit handoffs", self.handoffs)
         if self.repeats is not None:
             check_int("limit repeats", self.repeats, least=2, most=100)
-        check_int("limit no_progress", self.no_progress, least=1)
-        check_int("limit repairs", self.repairs)
-        check_int("limit continuations", self.continuations)
+        for name, least in (("depth", 0), ("handoffs", 0), ("no_progress", 1), ("repairs", 0), ("continuations", 0)):
+            check_int(f"limit {name}", getattr(self, name), least=least)
         if self.deadline is not None:
             milliseconds(self.deadline)
         for name in ("session", "daily", "total"):
@@ -142,15 +141,7 @@ class Consumption(msgspec.Struct, frozen=True, gc=False):
     """Working time of turns, in milliseconds."""
 
     def __add__(self, other: Consumption) -> Consumption:
-        return Consumption(
-            self.steps + other.steps,
-            self.tokens + other.tokens,
-            self.cost_usd + other.cost_usd,
-            self.tool_calls + other.tool_calls,
-            self.background + other.background,
-            self.unpriced + other.unpriced,
-            self.wall_ms + other.wall_ms,
-        )
+        return Consumption(*map(add, astuple(self), astuple(other)))
 
 
 class OutOf(msgspec.Struct, frozen=True, gc=False):
@@ -358,11 +349,8 @@ def _least(one: T | None, other: T | None) -> T | None:
 
 def policy_of_sub_agent(above: Sequence[Policy | None], own: Policy | None) -> Policy:
     """The policy of a sub-agent below agents with these policies, from the top down."""
-    decided = NO_RULES
-    for number, policy in enumerate((*above, own)):
-        rules = NO_RULES if policy is None else policy  # by default read only, also below an agent that may write
-        decided = narrow(decided, rules) if number else rules
-    return decided
+    # By default read only, also below an agent that may write.
+    return reduce(narrow, [NO_RULES if policy is None else policy for policy in (*above, own)])
 
 
 def taint_under(mandate: Mandate | None) -> Taint:
@@ -397,14 +385,11 @@ def _part(fraction: float, account: Account) -> Budget | OutOf:
     calls = _whole(fraction, budget.tool_calls, used.tool_calls)
     tasks = _whole(fraction, budget.background, used.background)
     span = _whole(fraction, budget.wall_ms, used.wall_ms)
-    if steps is not None and steps < 1:
-        return limit_reached(scope, "steps", budget.steps or 0, used.steps)
-    if tokens is not None and tokens < 1:
-        return limit_reached(scope, "tokens", budget.tokens or 0, used.tokens)
-    if cost is not None and cost <= 0:
-        return limit_reached(scope, "cost_usd", budget.cost_usd or 0.0, used.cost_usd)
-    if calls is not None and calls < 0:
-        return limit_reached(scope, "tool_calls", budget.tool_calls or 0, used.tool_calls)
+    parts: tuple[tuple[Counted, float | None, int], ...]
+    parts = (("steps", steps, 0), ("tokens", tokens, 0), ("cost_usd", cost, 0), ("tool_calls", calls, -1))
+    for name, part, too_little in parts:
+        if part is not None and part <= too_little:
+            return limit_reached(scope, name, getattr(budget, name), getattr(used, name))
     if span is not None and span < 1:
         return limit_reached(scope, "wall_time", (budget.wall_ms or 0) / 1000, used.wall_ms / 1000)
     return Budget(

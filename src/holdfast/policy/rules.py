@@ -49,31 +49,42 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 STRICTNESS: Final[dict[Verdict, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """The things that calls of a tool touch, for policy rules about paths, commands and addresses, and for taint.
+
+    `paths`, `command` and `url` are names of parameters.
+    """
+
+    family: str | None = None
+    """A name for a group of tools in policy rules: ``files``, ``shell``, ...; ``mcp.SERVER`` for an MCP server."""
+    private: bool = False
+    """Its results are private data."""
+    external: bool | None = None
+    """The tool reaches outside, where others may read its requests or be affected. None: unless it is `read_only`."""
+    paths: tuple[str, ...] = ()
+    base: str | None = None
+    """The folder of relative paths; None for the current directory."""
+    command: str | None = None
+    url: str | None = None
+    sandbox: str | None = None
+    """Its confinement in one line: part of an approval."""
+    workspaces: tuple[str, ...] = ()
+    """Real paths of the folders in which calls read or write. A runtime refuses a tool that can reach its store."""
+    hides_store: bool = False
+    """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may be there."""
+
+
+class Subject(Reach, frozen=True, kw_only=True):
     """One tool call as a policy sees it: the call as it will run, and the declarations of its tool."""
 
     tool: str
     args: Mapping[str, Any]
     """Plain JSON, with the defaults of omitted arguments."""
-    family: str | None = None
-    """``files``, ``shell``, ...; ``mcp.SERVER`` for a tool of an MCP server."""
     read_only: bool = False
     untrusted: bool = False
     """Its results are untrusted text."""
-    private: bool = False
-    """Its results are private data."""
-    external: bool | None = None
-    """It may send data out; None: it may, unless it only reads."""
-    paths: tuple[str, ...] = ()
-    """The parameters that are paths."""
-    command: str | None = None
-    """The parameter that is a command."""
-    url: str | None = None
-    """The parameter that is a URL."""
     digest: str = ""
     """The digest of the tool's definition."""
-    base: str | None = None
-    """The base of relative paths; None for the current directory."""
 
     @property
     def reaches_out(self) -> bool:
@@ -753,7 +764,7 @@ def allow(
     `argv` the first words of its command, `domains` the allowed hosts of its URL. `matches` and `never` are examples,
     checked at once: a rule that decides them otherwise is an error.
     """
-    return _rule("allow", tool, when, argv, domains, matches, never, name)
+    return _rule("allow", tool, (when, argv, domains, matches, never, name))
 
 
 def ask(
@@ -768,7 +779,7 @@ def ask(
     expires: timedelta | float | None = None,
 ) -> Rule:
     """A rule that asks a person. The question stays open for `expires`, then counts as denied. See `allow`."""
-    return _rule("ask", tool, when, argv, domains, matches, never, name, expires_ms=_span(expires))
+    return _rule("ask", tool, (when, argv, domains, matches, never, name), expires_ms=_span(expires))
 
 
 def deny(
@@ -784,7 +795,7 @@ def deny(
 ) -> Rule:
     """A rule that denies calls; the model reads the `reason`. See `allow`."""
     said = None if reason is None else _text("reason", reason)
-    return _rule("deny", tool, when, argv, domains, matches, never, name, reason=said)
+    return _rule("deny", tool, (when, argv, domains, matches, never, name), reason=said)
 
 
 def within(*roots: str | PurePath, tools: str = "*", name: str | None = None) -> Within:
@@ -797,28 +808,22 @@ def within(*roots: str | PurePath, tools: str = "*", name: str | None = None) ->
 
 
 def _rule(
-    verdict: Verdict,
-    tool: str,
-    when: When | None,
-    argv: Argv | None,
-    domains: Sequence[str] | None,
-    matches: Examples,
-    never: Examples,
-    name: str | None,
-    *,
-    reason: str | None = None,
-    expires_ms: int | None = None,
+    verdict: Verdict, tool: str, given: Sequence[object], *, reason: str | None = None, expires_ms: int | None = None
 ) -> Rule:
+    when, argv, domains, matches, never, name = given
     predicate, tests = _conditions(when)
+    hosts = (
+        None
+        if domains is None
+        else tuple(parse_host_rule(_text("domains", host)) for host in _list("domains", domains))
+    )
     made = Rule(
         verdict=verdict,
         tools=parse_selector(tool),
         tests=tests,
         predicate=predicate,
         argv=None if argv is None else tuple(_words("argv", word) for word in _list("argv", argv)),
-        domains=None
-        if domains is None
-        else tuple(parse_host_rule(_text("domains", text)) for text in _list("domains", domains)),
+        domains=hosts,
         matches=_examples("matches", matches),
         never=_examples("never", never),
         name=None if name is None else _text("name", name),

@@ -13,6 +13,7 @@ import re
 from base64 import b64encode
 from bisect import bisect_right
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, quote_plus
 
@@ -169,14 +170,12 @@ class TextView(NamedTuple):
     """A decoded text with the positions of its characters in the original."""
 
     text: str
-    starts: tuple[int, ...] | None = None
-    """Start of each character in the original; None if the text is the original."""
-    ends: tuple[int, ...] | None = None
+    starts: Sequence[int]
+    """Start of each character in the original."""
+    ends: Sequence[int]
 
     def original(self, start: int, end: int) -> tuple[int, int]:
         """The range in the original for a range of this view."""
-        if self.starts is None or self.ends is None:
-            return start, end
         return self.starts[start], self.ends[end - 1]
 
 
@@ -185,13 +184,11 @@ class EscapeDecoder(NamedTuple):
 
     signs: tuple[str, ...]
     pattern: re.Pattern[str]
-    decode: Callable[[re.Match[str]], str]
-
-    def applies(self, text: str) -> bool:
-        return any(sign in text for sign in self.signs)
+    decode: Callable[[str], str]
+    """Decodes one match of the pattern."""
 
     def text(self, text: str) -> str:
-        return self.pattern.sub(self.decode, text)
+        return self.pattern.sub(lambda found: self.decode(found[0]), text)
 
     def view(self, view: TextView) -> TextView:
         """Decode a view, and keep the positions of its characters."""
@@ -206,46 +203,36 @@ class EscapeDecoder(NamedTuple):
             ends += range(at + 1, start + 1)
             at = end
             if found is not None:
-                decoded = self.decode(found)
+                decoded = self.decode(found[0])
                 parts.append(decoded)
                 starts += [start] * len(decoded)
                 ends += [end] * len(decoded)
-        if view.starts is not None and view.ends is not None:
-            starts, ends = [view.starts[place] for place in starts], [view.ends[place - 1] for place in ends]
-        return TextView("".join(parts), tuple(starts), tuple(ends))
+        ends = [view.ends[place - 1] for place in ends]
+        return TextView("".join(parts), [view.starts[place] for place in starts], ends)
 
 
-def _decode_hex(digits: str) -> str:
-    data = bytes.fromhex(digits)
+def _decode_hex(said: str) -> str:
+    data = bytes.fromhex(said.replace("\\x", "").replace("%", ""))
     try:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("latin-1")
 
 
-def _escape(found: re.Match[str]) -> str:
-    said = found[0]
+def _escape(said: str) -> str:
     if said[1] in "uU":
         units = [int(digits, 16) for digits in re.findall(r"[0-9a-fA-F]{2,8}", said)]
         if len(units) > 1:  # the two halves of one character
             return chr(0x10000 + ((units[0] - 0xD800) << 10) + (units[1] - 0xDC00))
         return chr(units[0]) if units[0] <= 0x10FFFF else said
     if said[1] == "x":
-        return _decode_hex(said.replace("\\x", ""))
+        return _decode_hex(said)
     if said[1].isdigit():
         return chr(int(said[1:], 8))
     return {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}.get(said[1], said[1])
 
 
-def _entity(found: re.Match[str]) -> str:
-    return html.unescape(found[0])
-
-
-def _percent(found: re.Match[str]) -> str:
-    return _decode_hex(found[0].replace("%", ""))
-
-
-def _delete(_: re.Match[str]) -> str:
+def _delete(_: str) -> str:
     return ""
 
 
@@ -260,12 +247,12 @@ ESCAPES: Final = EscapeDecoder(
 ENTITIES: Final = EscapeDecoder(
     ("&#", "&amp", "&AMP"),
     re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
-    _entity,
+    html.unescape,
 )
 PERCENTS: Final = EscapeDecoder(
     ("%",),
     re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
-    _percent,
+    _decode_hex,
 )
 NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
 BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
@@ -293,7 +280,7 @@ class DecodedText(NamedTuple):
     original: str
 
     def view(self, *more: EscapeDecoder) -> TextView:
-        found = TextView(self.original)
+        found = TextView(self.original, range(len(self.original)), range(1, len(self.original) + 1))
         for decoder in (*self.decoders, *more):
             found = decoder.view(found)
         return found
@@ -312,7 +299,7 @@ def decoded_texts(text: str, *, cut: bool = False) -> list[DecodedText]:
     for _ in range(3):  # levels of nested escapes
         before = now
         for decoder in _WHOLE_DECODERS if cut else _DECODERS:
-            if decoder.applies(now) and (decoded := decoder.text(now)) != now:
+            if any(sign in now for sign in decoder.signs) and (decoded := decoder.text(now)) != now:
                 chain.append(decoder)
                 now = decoded
                 found.append(DecodedText(now, tuple(chain), text))
@@ -354,17 +341,19 @@ def secret_marker(name: str) -> str:
     return f"{_OPENING}{name}]"
 
 
-def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str] = ()) -> list[SecretSpan]:
+def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str]) -> list[SecretSpan]:
     """Merge overlapping matches into spans from the left, each named after its longest needle.
 
     A match inside one of the `markers` does not count: it is redacted already.
     """
-    starts, ends = _marker_positions(text, markers)
+    places: list[tuple[int, int]] = []
+    if _OPENING in text:  # markers do not overlap
+        places = sorted((at, at + len(marker)) for marker in markers for at in _find_all(text, marker))
     joined: list[SecretSpan] = []
     longest = 0
     for start, end, needle in sorted(found):
-        before = bisect_right(starts, start)
-        if before and end <= ends[before - 1]:
+        before = bisect_right(places, start, key=itemgetter(0))
+        if before and end <= places[before - 1][1]:
             continue
         if joined and start < joined[-1].end:
             last = joined[-1]
@@ -396,20 +385,7 @@ def _find_all(text: str, needle: str) -> Iterator[int]:
         at = text.find(needle, at + 1)
 
 
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    return not any(
-        character.isalnum() or character == "_" for character in text[max(start - 1, 0) : start] + text[end : end + 1]
-    )
-
-
-def _marker_positions(text: str, markers: Iterable[str]) -> tuple[list[int], list[int]]:
-    """The starts and ends of markers, from the left. Markers do not overlap."""
-    if _OPENING not in text:
-        return [], []
-    places = sorted((at, at + len(found)) for found in markers for at in _find_all(text, found))
-    return [start for start, _ in places], [end for _, end in places]
-
-
+_WORD: Final = re.compile(r"\w")
 _MAX_ESCAPE: Final = 12
 """Most characters of a text that encode one character of a secret."""
 
@@ -439,7 +415,8 @@ class SecretFinder(NamedTuple):
             for needle in self.needles[code]:
                 for start in _find_all(view.text, needle.text):
                     end = start + len(needle.text)
-                    if not needle.alone or _stands_alone(view.text, start, end):
+                    around = view.text[max(start - 1, 0) : start] + view.text[end : end + 1]
+                    if not needle.alone or not _WORD.search(around):
                         found.append((*view.original(start, end), needle))
         return merge_spans(text, found, self.markers) if found else []
 

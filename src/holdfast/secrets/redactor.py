@@ -15,16 +15,8 @@ from holdfast import records
 from holdfast.errors import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
 from holdfast.names import check_string
 from holdfast.records import ABSENT, EffectRequest, ErrorInfo, Record
-from holdfast.secrets.forms import (
-    MIN_SECRET,
-    SecretFinder,
-    SecretForms,
-    SecretSpan,
-    make_finder,
-    replace_spans,
-    secret_forms,
-    secret_marker,
-)
+from holdfast.secrets import forms
+from holdfast.secrets.forms import MIN_SECRET, SecretFinder, SecretForms, SecretSpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,16 +73,16 @@ class Redactor:
         checked = _check_value(name, value, short=short)
         if any(checked.strip() in word for word in self._reserved):
             raise SecretTooCommon(name)
-        forms = secret_forms(name, checked, short=short)
+        found = forms.secret_forms(name, checked, short=short)
         with self._lock:
-            values = {key: dict(forms) for key, forms in self._values.items()}
+            values = {key: dict(known) for key, known in self._values.items()}
             own = values.setdefault(name, {})
-            own[value] = forms
+            own[value] = found
             forgotten = len(own) > MAX_VALUES
             if forgotten:
                 del own[next(iter(own))]
             self._values = values
-            self.finder = make_finder(values)
+            self.finder = forms.make_finder(values)
             self.active = True
             _redactors.add(self)
         if forgotten and name not in self._warned:
@@ -100,8 +92,7 @@ class Redactor:
             )
 
     def text(self, text: str) -> str:
-        finder = self.finder
-        return text if finder is None else replace_spans(text, finder.spans(text))
+        return forms.replace_spans(text, self.spans(text))
 
     def bytes(self, body: bytes, *, numbers: bool = True) -> bytes:
         """Redact bytes. JSON stays JSON, text stays text; in other data a secret becomes asterisks.
@@ -197,7 +188,7 @@ class StreamRedactor:
             if span.start >= safe:
                 break
             if span.start >= at:
-                shown += (text[at : span.start], secret_marker(span.name))
+                shown += (text[at : span.start], forms.secret_marker(span.name))
             at = max(at, span.end)
         if at < safe:
             shown.append(text[at:safe])
@@ -295,24 +286,19 @@ def redact_json(body: bytes, clean: Callable[[str], str], *, numbers: bool) -> b
 
     def redact_token(found: re.Match[bytes]) -> bytes:
         token = found[0]
-        if not token.startswith(b'"'):
-            return _redact_number(token, clean) if numbers else token
-        try:
-            text = _decode_text(token)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return token
-        kept = clean(text)
-        return token if kept is text else _encode(kept)
+        if token.startswith(b'"'):
+            try:
+                text = _decode_text(token)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                return token
+            kept = clean(text)
+            return token if kept is text else _encode(kept)
+        # Only a whole number is a secret; one with the same digits in it is another number.
+        digits = token.decode().lstrip("-")
+        kept = clean(digits) if numbers else digits
+        return _encode(kept) if kept is not digits and kept[0] == "[" and kept[-1] == "]" else token
 
     return _TOKEN.sub(redact_token, body)
-
-
-def _redact_number(token: bytes, clean: Callable[[str], str]) -> bytes:
-    # Only a whole number is a secret; one with the same digits in it is another number.
-    digits = token.decode().lstrip("-")
-    kept = clean(digits)
-    whole = kept is not digits and kept[0] == "[" and kept[-1] == "]"
-    return _encode(kept) if whole else token
 
 
 def is_json(body: bytes) -> bool:

@@ -35,29 +35,9 @@ if TYPE_CHECKING:
     from holdfast.tools.functions import Abandoned, abandoned
 
 
-__all__ = [
-    "Abandoned",
-    "AnyTool",
-    "Bound",
-    "Complaint",
-    "NotDone",
-    "Tool",
-    "ToolRetry",
-    "ToolRetryPolicy",
-    "Toolset",
-    "abandoned",
-    "files",
-    "memory",
-    "plan",
-    "project",
-    "shell",
-    "skills",
-    "tasks",
-    "timers",
-    "tool",
-    "toolset",
-    "web",
-]
+__all__ = ["Abandoned", "AnyTool", "Bound", "Complaint", "NotDone", "Tool", "ToolRetry", "ToolRetryPolicy", "Toolset"]
+__all__ += ["abandoned", "tool", "toolset"]
+__all__ += ["files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web"]
 
 
 TOOLKITS: Final = ("files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web")

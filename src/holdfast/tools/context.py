@@ -13,6 +13,7 @@ from holdfast.effects.drive import Boundary, EffectContext
 from holdfast.effects.keys import segment
 from holdfast.effects.scopes import EffectScope, SuspensionGuard
 from holdfast.errors import Suspended, UsageError
+from holdfast.errors.fields import Fields
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT, Deferred
 
 if TYPE_CHECKING:
@@ -31,12 +32,11 @@ if TYPE_CHECKING:
     """The turn or background task for which a tool runs."""
 
 
-class RuntimeMissing(UsageError):
+class RuntimeMissing(Fields, UsageError):
     """A tool that needs a runtime was called without one."""
 
-    def __init__(self, tool: str) -> None:
-        super().__init__(f"the tool {tool!r} works only for an agent of a runtime; give it to one and use hf.open")
-        self.tool = tool
+    tool: str
+    _message = "the tool {tool!r} works only for an agent of a runtime; give it to one and use hf.open"
 
 
 class Context(EffectContext):

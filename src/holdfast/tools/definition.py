@@ -33,7 +33,7 @@ from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
 from holdfast.messages import ToolSpec
 from holdfast.names import check_id, check_int
-from holdfast.policy.rules import Subject
+from holdfast.policy.rules import Reach, Subject
 from holdfast.tools.results import describe_error
 
 if TYPE_CHECKING:
@@ -44,32 +44,6 @@ if TYPE_CHECKING:
 
 
 # ---- subjects of calls ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """The things that calls of a tool touch, for policy rules about paths, commands and addresses, and for taint.
-
-    `paths`, `command` and `url` are names of parameters.
-    """
-
-    family: str | None = None
-    """A name for a group of tools in policy rules."""
-    private: bool = False
-    """Its results are private data."""
-    external: bool | None = None
-    """The tool reaches outside, where others may read its requests or be affected. None: unless it is `read_only`."""
-    paths: tuple[str, ...] = ()
-    base: str | None = None
-    """The folder of relative paths."""
-    command: str | None = None
-    url: str | None = None
-    sandbox: str | None = None
-    """Its confinement in one line: part of an approval."""
-    workspaces: tuple[str, ...] = ()
-    """Real paths of the folders in which calls read or write. A runtime refuses a tool that can reach its store."""
-    hides_store: bool = False
-    """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may be there."""
 
 
 def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach:
@@ -268,20 +242,13 @@ AnyTool: TypeAlias = Tool[..., Any]
 
 def subject_of(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subject:
     """A call of a tool as a policy sees it; without arguments, the tool alone."""
-    reach = tool.reach
     return Subject(
         tool=tool.name,
         args={} if arguments is None else tool.accepts.resolve(arguments),
-        family=reach.family,
         read_only=tool.read_only,
         untrusted=tool.untrusted,
-        private=reach.private,
-        external=reach.external,
-        paths=reach.paths,
-        command=reach.command,
-        url=reach.url,
         digest=tool.digest,
-        base=reach.base,
+        **msgspec.structs.asdict(tool.reach),
     )
 
 
@@ -291,14 +258,13 @@ DEFERRAL_TIMEOUT: Final = timedelta(days=7)
 """Default time for the answer to a deferral."""
 
 
-class NoDefault:
-    """Marks a deferral that ends in an error at its timeout."""
-
+class _NoDefault:
     def __repr__(self) -> str:
         return "NO_DEFAULT"
 
 
-NO_DEFAULT: Final = NoDefault()
+NO_DEFAULT: Final = _NoDefault()
+"""Marks a deferral that ends in an error at its timeout."""
 
 
 class Deferred(Generic[R]):
@@ -644,6 +610,7 @@ ToolSource: TypeAlias = "AnyTool | Callable[..., Any] | Toolset | Sequence[ToolS
 
 
 @final
+@dataclass(init=False, repr=False, unsafe_hash=True)
 class Toolset:
     """An immutable, ordered group of tools."""
 
@@ -666,12 +633,6 @@ class Toolset:
 
     def __contains__(self, name: object) -> bool:
         return any(name in (each, each.name) for each in self.tools)
-
-    def __eq__(self, other: object) -> bool:
-        return self.tools == other.tools if isinstance(other, Toolset) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.tools)
 
     def __add__(self, other: ToolSource) -> Toolset:
         return Toolset(self, other)
@@ -783,37 +744,27 @@ def code_digest(function: Callable[..., Any]) -> str:
     names, and, for a bound method, methods and properties of its class that it names. All functions of a class of its
     own module count if it names or closes over that class or an object of it.
     """
-    reader = _CodeWalker()
-    reader.add(function, None)
-    return digest_of_bytes("code", repr(list(reader.described())).encode())
+    found: list[tuple[FunctionType, type | None]] = []
+    places: dict[tuple[int, type | None], int] = {}
 
-
-class _CodeWalker:
-    """Walks functions in an order that depends only on their code."""
-
-    def __init__(self) -> None:
-        self._found: list[tuple[FunctionType, type | None]] = []
-        self._places: dict[tuple[int, type | None], int] = {}
-
-    def add(self, value: object, owner: type | None) -> int | None:
+    def add(value: object, owner: type | None) -> int | None:
         """The index of a function in the list; None for other values, and beyond `MAX_FUNCTIONS`."""
         function, owner = _function_of(value, owner)
-        if function is None:
+        if function is None or ((id(function), owner) not in places and len(found) >= MAX_FUNCTIONS):
             return None
-        key = id(function), owner
-        if key not in self._places:
-            if len(self._found) >= MAX_FUNCTIONS:
-                return None
-            self._places[key] = len(self._found)
-            self._found.append((function, owner))
-        return self._places[key]
+        place = places.setdefault((id(function), owner), len(found))
+        if place == len(found):
+            found.append((function, owner))
+        return place
 
-    def described(self) -> Iterator[tuple[object, ...]]:
-        """The code of each function, with the indexes of the functions that it runs."""
-        for function, owner in self._found:  # it grows meanwhile
-            runs = [self.add(value, None) for value in _objects_of(function)]
-            runs += [self.add(value, given) for value, given in _names_in(function, owner)]
-            yield _describe_code(function.__code__), _defaults(function), runs
+    add(function, None)
+    described: list[tuple[object, ...]] = []
+    for each, owner in found:  # it grows meanwhile, in an order that depends only on the code
+        runs = [add(value, None) for value in _objects_of(each)]
+        runs += [add(value, given) for value, given in _names_in(each, owner)]
+        defaults = (*(each.__defaults__ or ()), *sorted((each.__kwdefaults__ or {}).items()))
+        described.append((_describe_code(each.__code__), list(map(_default, defaults)), runs))
+    return digest_of_bytes("code", repr(described).encode())
 
 
 def _function_of(value: object, owner: type | None) -> tuple[FunctionType | None, type | None]:
@@ -938,13 +889,8 @@ def _constant(value: object) -> tuple[object, ...]:
     return (type(value).__name__, hex(value) if type(value) is int else repr(value))
 
 
-def _defaults(function: FunctionType) -> list[object]:
-    """Plain default values; of others, only the type."""
-    given = [*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())]
-    return [_default(value) for value in given]
-
-
 def _default(value: object) -> object:
+    """A plain default value; of another, only the type."""
     if isinstance(value, tuple):
         return [_default(part) for part in cast("Iterable[object]", value)]
     return _constant(value) if type(value) in _SCALARS else type(value).__qualname__

@@ -12,11 +12,9 @@ import io
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -24,15 +22,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from subprocess import Popen
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
-from holdfast.eventloop import PerLoop
+from holdfast.eventloop import PerLoop, SlotGate
 from holdfast.names import check_int
 from holdfast.policy.limits import MAX_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
-    from types import CodeType, FrameType
+    from types import CodeType
 
     from holdfast.tools.definition import AnyTool
 
@@ -40,57 +40,6 @@ if TYPE_CHECKING:
 # ---- limits on calls at once ----
 
 _log: Final = logging.getLogger("holdfast.tools")
-
-
-class SlotGate:
-    """Lets a number of calls in at once; the others wait in order."""
-
-    __slots__ = ("_inside", "_limit", "_waiting")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._inside = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def enter_now(self) -> bool:
-        """Enter if no wait is needed; returns False otherwise."""
-        if self._inside >= self._limit or self._waiting:
-            return False
-        self._inside += 1
-        return True
-
-    async def enter(self) -> None:
-        if self.enter_now():
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():  # it was let in, and can't use it any more
-                self.leave()
-            else:
-                self._waiting.remove(turn)
-            raise
-
-    def leave(self) -> None:
-        self._inside -= 1
-        if self._waiting:
-            self._admit()
-
-    def widen(self, limit: int) -> None:
-        """Change the limit. Calls inside stay inside."""
-        self._limit = limit
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._inside < self._limit:
-            self._inside += 1
-            turn = self._waiting.popleft()
-            if turn.done():
-                self._inside -= 1
-            else:
-                turn.set_result(None)
 
 
 class CallSlot:
@@ -279,7 +228,7 @@ class CallProcesses:
         self.abandoned = False
         """The call left a thread behind that could not be stopped."""
         self._parent = _call.get()
-        self._programs: list[subprocess.Popen[Any]] = []
+        self._programs: list[Popen[Any]] = []
 
     def __enter__(self) -> Self:
         self._token = _call.set(self)
@@ -288,7 +237,7 @@ class CallProcesses:
     def __exit__(self, *_: object) -> None:
         _call.reset(self._token)
 
-    def add(self, program: subprocess.Popen[Any]) -> None:
+    def add(self, program: Popen[Any]) -> None:
         """Remember a program that is about to start; its pid is known only afterwards."""
         if len(self._programs) >= _MAX_PROGRAMS:
             self._programs = [known for known in self._programs if known.returncode is None]
@@ -333,26 +282,21 @@ def _audit(event: str, _: tuple[object, ...]) -> None:
         message = f"the call of {call.name} was stopped; no process is started for it any more"
         raise CallStopped(message)
     if event == "subprocess.Popen":
-        program = _find_popen(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the event tells no process
-        if program is not None:
-            call.add(program)
-
-
-def _find_popen(frame: FrameType | None) -> subprocess.Popen[Any] | None:
-    """The `Popen` object whose method raised the audit event."""
-    for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        found = frame.f_locals.get("self")
-        if isinstance(found, subprocess.Popen):
-            return cast("subprocess.Popen[Any]", found)
-        frame = frame.f_back
-    return None
+        # The event tells no process: it is the `Popen` object whose method raised it.
+        for frame, _line in islice(walk_stack(sys._getframe(1)), _FRAMES):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            if isinstance(program := frame.f_locals.get("self"), Popen):
+                call.add(cast("Popen[Any]", program))
+                break
 
 
 def _kill_trees(roots: Collection[int]) -> int:
+    killed = 0
     if not _LINUX:
-        return sum(_kill(pid) for pid in roots)
+        for pid in roots:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        return killed
     held: dict[int, ProcessInfo] = {}
     me = os.getpid()
     for _ in range(_ROUNDS):
@@ -366,14 +310,6 @@ def _kill_trees(roots: Collection[int]) -> int:
             if _send_signal(pid, table[pid], signal.SIGSTOP):
                 held[pid] = table[pid]
     return sum(_send_signal(pid, process, signal.SIGKILL) for pid, process in held.items())
-
-
-def _kill(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
-        return False
-    return True
 
 
 def _send_signal(pid: int, process: ProcessInfo, number: signal.Signals) -> bool:
@@ -622,13 +558,9 @@ class _Watchdog:
 
 def _stack(thread: int) -> list[tuple[CodeType, str]]:
     """The stack of a thread, innermost frame first."""
-    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the only way to see another thread
-    found: list[tuple[CodeType, str]] = []
-    while frame is not None:
-        code = frame.f_code
-        found.append((code, f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"))
-        frame = frame.f_back
-    return found
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the only way to see another thread
+    frames = () if frame is None else walk_stack(frame)
+    return [(code := frame.f_code, f"{code.co_filename}:{line} in {code.co_qualname}") for frame, line in frames]
 
 
 # ---- one call ----
@@ -696,9 +628,8 @@ async def _collect(value: object, name: str) -> object:
             found.append(item)
             _check_count(len(found))
         return found
-    if _is_iterator(value):  # an iterator runs code when it is read: not on the event loop
-        return await run_in_thread(_read_items, {"items": value}, name=name)
-    return value
+    # An iterator runs code when it is read: not on the event loop.
+    return await run_in_thread(_read_items, {"items": value}, name=name) if _is_iterator(value) else value
 
 
 def _is_iterator(value: object) -> bool:

@@ -132,11 +132,7 @@ _NOTE_ROOM: Final = 400
 _LONGEST_GLYPH: Final = 32
 """Most code points of one visible character; a longer one is noise, and is cut."""
 _MAX_FLAGS: Final = 65_536
-_JOINER: Final = "\u200d"
-_MODIFIERS: Final = range(0x1F3FB, 0x1F400)  # skin tones
 _FLAGS: Final = range(0x1F1E6, 0x1F200)  # two make one flag
-_HIGH: Final = range(0xD800, 0xDC00)
-_LOW: Final = range(0xDC00, 0xE000)
 
 
 class KeptResult(msgspec.Struct, frozen=True):
@@ -178,7 +174,9 @@ def is_boundary(text: str, at: int) -> bool:
     if before == "\r" and after == "\n":
         return False
     code, left = ord(after), ord(before)
-    if (code in _LOW and left in _HIGH) or _JOINER in (before, after) or code in _MODIFIERS:
+    if 0xD800 <= left < 0xDC00 <= code < 0xE000:  # two halves of one character
+        return False
+    if "\u200d" in (before, after) or 0x1F3FB <= code < 0x1F400:  # a joiner, a skin tone
         return False
     if code in _FLAGS and left in _FLAGS:
         count = 1
@@ -265,7 +263,10 @@ class OutputClip:
         if len(head) + len(tail) == self._size:
             text, replaced = _decode_output(head + tail)
             return ShownOutput(text, self._size, 0, replaced)
-        head, tail = _trim_head(head), _trim_tail(tail)
+        head = _trim_head(head)
+        # From the first line of the tail; one long line is cut between two characters.
+        line = tail.find(b"\n") + 1
+        tail = tail[line:] if 0 < line < len(tail) else tail[_next_character(tail, 0) :]
         left_out = self._size - len(head) - len(tail)
         lines = self._lines - head.count(b"\n") - tail.count(b"\n")
         before, spoiled = _decode_output(head)
@@ -323,14 +324,6 @@ def _trim_head(head: bytes) -> bytes:
     return head[: len(head) - len(decoder.getstate()[0])]  # without the bytes of an incomplete character
 
 
-def _trim_tail(tail: bytes) -> bytes:
-    """The tail from the beginning of its first line; one long line is cut between two characters."""
-    begin = tail.find(b"\n") + 1
-    if 0 < begin < len(tail):
-        return tail[begin:]
-    return tail[_next_character(tail, 0) :]
-
-
 # ---- text in results of tools ----
 
 _CONTROLS: Final = bytes({*range(32)} - {*b"\t\n\r\f\b\x1b"})
@@ -347,7 +340,10 @@ def as_text(value: object) -> object:
         return text
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(cast("bytes", value))
-        if _is_binary(data[:65_536]):
+        sample = data[:65_536]
+        strange = len(sample) - len(sample.translate(None, _CONTROLS))
+        # Bytes that never occur in text: of a text, they are at most a tenth.
+        if strange + sample.decode("utf-8", "replace").count("\ufffd") > 0.1 * len(sample):
             said = "return holdfast.File(data, media_type) to hand it over as a file"
             return f"[{len(data):,} bytes that are not text; {said}]"
         return data.decode("utf-8", "backslashreplace")
@@ -361,13 +357,6 @@ def long_json(body: bytes, limit: int) -> str | None:
     if len(body) <= 4 * limit and len(body.decode()) <= limit:
         return None
     return msgspec.json.format(body, indent=1).decode()
-
-
-def _is_binary(sample: bytes) -> bool:
-    """True if more than a tenth of the bytes never occur in text."""
-    strange = len(sample) - len(sample.translate(None, _CONTROLS))
-    wrong = sample.decode("utf-8", "replace").count("\ufffd")
-    return strange + wrong > 0.1 * len(sample)
 
 
 # ---- pages of a kept result ----
@@ -407,13 +396,15 @@ def read_page(data: bytes, start: int, lines: int, skip: int = 0, room: int = PA
     count = data.count(b"\n") + bool(data and not data.endswith(b"\n"))
     if start > count:
         return ResultPage("", start, start - 1, count, None)
-    begin = _line_at(data, start)
+    begin = _after_lines(data, 0, start - 1)
     ending = data.find(b"\n", begin)
     begin = _next_character(data, min(begin + skip, len(data) if ending < 0 else ending))
-    end = _lines_end(data, begin, lines)
+    end = _after_lines(data, begin, lines)
     if end - begin > room:
         line = data.rfind(b"\n", begin, begin + room) + 1
-        end = line or _previous_character(data, begin + room, begin)
+        # The start of a character.
+        places = range(begin + room, max(begin + room - _LONGEST_CHARACTER, begin), -1)
+        end = line or next((at for at in places if data[at] not in _CONTINUATION_BYTES), begin + room)
     text = data[begin:end].decode("utf-8", "backslashreplace")
     passed = data.count(b"\n", begin, end)
     if end >= len(data):
@@ -436,12 +427,10 @@ def render_page(found: ResultPage, id: str, tool: str = RESULT_READER) -> str:
     return f'{head}\n{found.text}{end}[Go on with {tool}(id="{id}", start={found.next_start}{skip}).]'
 
 
-def _line_at(data: bytes, number: int) -> int:
-    """Offset of line `number`. Counts in halves: one pass, no copy."""
-    if number == 1:
-        return 0
-    low, high, left = 0, len(data), number - 1
-    while high - low > 1:
+def _after_lines(data: bytes, begin: int, lines: int) -> int:
+    """Offset after `lines` line ends from `begin` on. Counts in halves: one pass, no copy."""
+    low, high, left = begin, len(data), lines
+    while left and high - low > 1:
         middle = (low + high) // 2
         before = data.count(b"\n", low, middle)
         if before >= left:
@@ -449,28 +438,13 @@ def _line_at(data: bytes, number: int) -> int:
         else:
             left -= before
             low = middle
-    return high
-
-
-def _lines_end(data: bytes, begin: int, lines: int) -> int:
-    end = begin
-    for _ in range(lines):
-        found = data.find(b"\n", end)
-        if found < 0:
-            return len(data)
-        end = found + 1
-    return end
+    return high if left else begin
 
 
 def _next_character(data: bytes, at: int) -> int:
     return next(
         (n for n in range(at, min(at + _LONGEST_CHARACTER, len(data))) if data[n] not in _CONTINUATION_BYTES), at
     )
-
-
-def _previous_character(data: bytes, at: int, least: int) -> int:
-    places = range(at, max(at - _LONGEST_CHARACTER, least), -1)
-    return next((n for n in places if data[n : n + 1] and data[n] not in _CONTINUATION_BYTES), at)
 
 
 # ---- times ----

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 # ---- from a signature to a schema ----
 
-_KEY_ORDER: Final = ("type", "properties", "required", "additionalProperties")
-
 
 @dataclass(frozen=True, slots=True)
 class ParameterSchema:
@@ -110,7 +108,9 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
         inside = f"at {'.'.join(rest).replace('.[]', '[]')}: " if rest else ""
         raise ToolInvalid(label, names_by_alias.get(first, first) or None, inside + error.reason) from None
     fields = tuple((f"p{n}", parameter.name) for n, parameter in enumerate(parameters))
-    ordered = {key: portable[key] for key in _KEY_ORDER if key in portable}
+    ordered = {
+        key: portable[key] for key in ("type", "properties", "required", "additionalProperties") if key in portable
+    }
     ordered |= {key: portable[key] for key in sorted(portable.keys() - ordered.keys())}
     return ParameterSchema(ordered, contexts[0] if contexts else None, model, fields, nulls)
 
@@ -212,8 +212,6 @@ MAX_NODES: Final = 2_000
 _ANY_VALUE: Final = "Any JSON value."
 _SCALARS: Final[frozenset[str]] = frozenset(("string", "integer", "number", "boolean"))
 _SCALAR_TYPES: Final[dict[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
-_PORTABLE_BOUNDS: Final = ("minimum", "maximum", "minItems", "maxItems")
-_PORTABLE_FORMATS: Final = frozenset(("date-time", "date", "time"))
 _HANDLED_KEYWORDS: Final = frozenset(
     (
         *("title", "description", "default", "$defs", "$ref", "deprecated", "readOnly", "writeOnly", "discriminator"),
@@ -400,7 +398,8 @@ def _item_schema(node: dict[str, Any]) -> dict[str, Any]:
 def _add_bound(key: str, value: Any, made: dict[str, Any], sentences: list[str]) -> None:  # any JSON value
     """Turn one keyword into itself, an equivalent keyword, or a sentence."""
     whole = made["type"] == "integer" and type(value) is int
-    if key in _PORTABLE_BOUNDS or (key == "format" and value in _PORTABLE_FORMATS):
+    portable = key in {"minimum", "maximum", "minItems", "maxItems"}
+    if portable or (key == "format" and value in ("date-time", "date", "time")):
         made[key] = value
     elif key == "exclusiveMinimum" and whole:
         made["minimum"] = value + 1

@@ -1,0 +1,51 @@
+"""Constructors of errors: fields that an error declares, and the template of its message."""
+
+from __future__ import annotations
+
+import string
+from functools import cache
+from inspect import Parameter, Signature, get_annotations
+from typing import Any, ClassVar, cast, dataclass_transform
+
+from holdfast.errors.base import excerpt
+
+
+class _Template(string.Formatter):
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        if conversion == "e":
+            return excerpt(value)
+        return ", ".join(value) or "none" if conversion == "l" else super().convert_field(value, conversion)
+
+
+class _FieldsSignature:
+    def __get__(self, _: object, kind: type[Fields]) -> Signature | None:
+        return _signature_of(kind) if kind.__init__ is Fields.__init__ else None
+
+
+@dataclass_transform(eq_default=False)
+class Fields:
+    """Gives an error its constructor: the annotated fields are the arguments and the attributes.
+
+    `_message` is a template of the fields. Besides the conversions of `str.format`, ``{value!e}`` is an excerpt, and
+    ``{names!l}`` a list of names.
+    """
+
+    _message: ClassVar[str]
+    __signature__: ClassVar = _FieldsSignature()
+
+    def __init__(self, *given: object, **named: object) -> None:
+        bound = _signature_of(type(self)).bind(*given, **named)
+        bound.apply_defaults()
+        vars(self).update(bound.arguments)
+        Exception.__init__(cast("Exception", self), _Template().vformat(self._message, (), vars(self)))
+
+
+@cache
+def _signature_of(kind: type[Fields]) -> Signature:
+    bases = [base for base in reversed(kind.__mro__) if issubclass(base, Fields) and base is not Fields]
+    notes = {name: note for base in bases for name, note in get_annotations(base).items()}
+    plain, empty = Parameter.POSITIONAL_OR_KEYWORD, Parameter.empty
+    parameters = [
+        Parameter(name, plain, default=getattr(kind, name, empty), annotation=note) for name, note in notes.items()
+    ]
+    return Signature(parameters)

@@ -1,4 +1,4 @@
-"""A coroutine of which somebody wants to know when it begins to wait."""
+"""A coroutine of which somebody wants to know when it begins to wait, and the gate that lets calls in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.eventloop import call_on_first_wait
+from holdfast.eventloop import SlotGate, call_on_first_wait
 
 
 async def test_what_waits_for_nothing_gives_its_value_and_is_not_told() -> None:
@@ -53,3 +53,65 @@ async def test_a_cancellation_gets_to_what_waits() -> None:
     with pytest.raises(TimeoutError):
         await task
     assert cleaned == ["up"]
+
+
+async def queue_at(gate: SlotGate, names: str, entered: list[str]) -> list[asyncio.Task[None]]:
+    """Calls that wait at the gate, in order; each notes when it is let in."""
+
+    async def enter(name: str) -> None:
+        await gate.enter()
+        entered.append(name)
+
+    tasks = [asyncio.create_task(enter(name)) for name in names]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_a_wait_that_is_cancelled_in_the_moment_in_which_a_place_becomes_free_is_cancelled() -> None:
+    gate, entered = SlotGate(1), list[str]()
+    await gate.enter()
+    first, second = await queue_at(gate, "ab", entered)
+    first.cancel()
+    gate.leave()  # the task of the first has not run yet: its turn is passed over here
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await asyncio.wait_for(second, 1)
+    assert entered == ["b"]
+
+
+async def test_a_place_that_was_given_to_a_cancelled_wait_goes_to_the_next() -> None:
+    gate, entered = SlotGate(1), list[str]()
+    await gate.enter()
+    first, second, third = await queue_at(gate, "abc", entered)
+    gate.leave()
+    first.cancel()  # it was let in, and does not know it yet
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await asyncio.wait_for(second, 1)
+    assert (entered, third.done(), gate.enter_now()) == (["b"], False, False)
+    gate.leave()
+    await asyncio.wait_for(third, 1)
+    gate.leave()
+    assert gate.enter_now()
+
+
+async def test_calls_are_let_in_in_their_order_and_nobody_overtakes_them() -> None:
+    gate, entered = SlotGate(2), list[str]()
+    assert gate.enter_now()
+    assert gate.enter_now()
+    tasks = await queue_at(gate, "abcd", entered)
+    gate.leave()
+    assert not gate.enter_now()  # the free place is that of the first who waits
+    gate.widen(3)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert entered == ["a", "b"]
+    gate.widen(1)
+    gate.leave()
+    gate.leave()
+    await asyncio.sleep(0)
+    assert entered == ["a", "b"]
+    for _ in "cd":
+        gate.leave()
+    await asyncio.wait_for(asyncio.gather(*tasks), 1)
+    assert entered == ["a", "b", "c", "d"]

@@ -27,7 +27,8 @@ class Fields:
     """Gives an error its constructor: the annotated fields are the arguments and the attributes.
 
     `_message` is a template of the fields. Besides the conversions of `str.format`, ``{value!e}`` is an excerpt, and
-    ``{names!l}`` a list of names.
+    ``{names!l}`` a list of names. The annotations of a subclass without a template are no fields: it has a constructor
+    of its own, or attributes that it sets by itself.
     """
 
     _message: ClassVar[str]
@@ -42,7 +43,7 @@ class Fields:
 
 @cache
 def _signature_of(kind: type[Fields]) -> Signature:
-    bases = [base for base in reversed(kind.__mro__) if issubclass(base, Fields) and base is not Fields]
+    bases = [base for base in reversed(kind.__mro__) if issubclass(base, Fields) and "_message" in vars(base)]
     notes = {name: note for base in bases for name, note in get_annotations(base).items()}
     plain, empty = Parameter.POSITIONAL_OR_KEYWORD, Parameter.empty
     parameters = [

@@ -392,6 +392,10 @@ class NotificationUnknown(UsageError):
         self.journal = journal
 
 
+_TOOLS_SHOWN: Final = 5
+"""Tools that the message about a missing policy names."""
+
+
 class PolicyInvalid(UsageError):
     """A rule or policy file is wrong. `file`, `rule` (its number) and `key` say where, if known."""
 
@@ -416,7 +420,8 @@ class PolicyMissing(UsageError):
     """The agent has tools that change things but no policy."""
 
     def __init__(self, agent: str, tools: Sequence[str]) -> None:
-        named = ", ".join(tools[:5]) + (f" and {len(tools) - 5} more" if len(tools) > 5 else "")
+        more = f" and {len(tools) - _TOOLS_SHOWN} more" if len(tools) > _TOOLS_SHOWN else ""
+        named = ", ".join(tools[:_TOOLS_SHOWN]) + more
         super().__init__(
             f"the agent {agent!r} has tools that write ({named}) and no policy. Say what it may do:\n"
             f'    policy=[hf.ask("{tools[0]}"), hf.allow("*")]   # ask a person before this one\n'
@@ -682,12 +687,16 @@ class AnswerInvalid(Fields, UsageError):
     _message = "the answer is no result of {tool!r}: {reason}. Nothing was settled; give another answer"
 
 
+_ANSWER_SHOWN: Final = 200
+"""Characters of a wrong answer that the message shows."""
+
+
 class AskAnswerInvalid(UsageError):
     """The answer does not say how the interrupted call ended. Nothing was settled: send another answer."""
 
     def __init__(self, journal: str, name: str, value: object) -> None:
         said = repr(value)
-        shown = said if len(said) <= 200 else f"{said[:200]}..."
+        shown = said if len(said) <= _ANSWER_SHOWN else f"{said[:_ANSWER_SHOWN]}..."
         super().__init__(
             f"{shown} does not say what came of the interrupted call; "
             'answer {"done": RESULT}, "not_done" or "unknown". Nothing was settled'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors.base import WorldError
 from holdfast.errors.fields import Fields
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import Attempt, Usage
+
+
+_DIFFERENCES_SHOWN: Final = 8
+"""Differences that the message about a recording names."""
 
 
 class ModelError(WorldError):
@@ -75,8 +79,9 @@ class RecordingDiffers(ModelError):
     """The request differs from the recorded one."""
 
     def __init__(self, path: Path, number: int, differences: tuple[str, ...]) -> None:
-        shown = "; ".join(differences[:8])
-        more = f"; and {len(differences) - 8:,} more" if len(differences) > 8 else ""
+        shown = "; ".join(differences[:_DIFFERENCES_SHOWN])
+        left = len(differences) - _DIFFERENCES_SHOWN
+        more = f"; and {left:,} more" if left > 0 else ""
         super().__init__(
             f"request {number} is not the one in {path.name}: {shown}{more}. Record it again, or pass check=False",
             kind="recording_differs",

@@ -49,11 +49,10 @@ class CallSlot:
     do not block all other tools; threads have their own limit.
     """
 
-    __slots__ = ("_kept", "_left", "_token", "_tool", "running", "shared")
+    __slots__ = ("_kept", "_left", "_token", "_tool", "shared")
 
-    def __init__(self, calls: LoopCalls, tool: SlotGate | None = None) -> None:
-        self.shared: SlotGate | None = calls.shared
-        self.running = calls.running
+    def __init__(self, everyone: SlotGate, tool: SlotGate | None = None) -> None:
+        self.shared: SlotGate | None = everyone
         self._tool = tool
         self._kept = 0
         self._left = False
@@ -117,7 +116,7 @@ class LoopCalls:
     def place_now(self, tool: AnyTool) -> CallSlot | None:
         """A slot for a call of `tool`, if the tool has no limit of its own and a shared slot is free."""
         if tool.max_parallel is None and self.shared.enter_now():
-            return CallSlot(self)
+            return CallSlot(self.shared)
         return None
 
     async def place_for(self, tool: AnyTool) -> CallSlot:
@@ -136,7 +135,7 @@ class LoopCalls:
             if own is not None:
                 own.leave()
             raise
-        return CallSlot(self, own)
+        return CallSlot(self.shared, own)
 
 
 calls_here: Final = PerLoop(LoopCalls).here
@@ -578,8 +577,7 @@ async def invoke_function(function: Callable[..., Any], kwargs: dict[str, Any], 
     function started are killed.
     """
     with CallProcesses(name) as spawned:
-        slot = _current_slot.get()
-        running = calls_here().running if slot is None else slot.running
+        running = calls_here().running
         try:
             if on_loop:
                 running[spawned] = name, function

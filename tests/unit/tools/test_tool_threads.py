@@ -204,6 +204,23 @@ def test_the_tool_whose_code_the_loop_is_in_is_the_one() -> None:
     assert said.startswith("the tool 'blocks' blocks the event loop: no answer for 2.5 s, at here.py:3 in blocks;")
 
 
+async def test_a_call_on_another_loop_runs_there() -> None:
+    seen: list[tuple[int, int]] = []
+    outside = calls_here().running
+
+    @tool
+    async def inner() -> None:
+        seen.append((len(calls_here().running), len(outside)))
+
+    @tool
+    def outer() -> None:
+        asyncio.run(inner.call(Bound({})))
+
+    with await calls_here().place_for(outer):
+        await outer.call(Bound({}))
+    assert seen == [(1, 0)]
+
+
 def test_if_no_code_is_known_all_that_run_are_told() -> None:
     said = describe_block(2.5, [], CALLS)
     assert "of the tools, 'blocks', 'innocent' may be it" in said

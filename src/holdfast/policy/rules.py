@@ -49,7 +49,8 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 STRICTNESS: Final[dict[Verdict, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-class Reach(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
     """The things that calls of a tool touch, for policy rules about paths, commands and addresses, and for taint.
 
     `paths`, `command` and `url` are names of parameters.
@@ -74,7 +75,8 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
     """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may be there."""
 
 
-class Subject(Reach, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(Reach):
     """One tool call as a policy sees it: the call as it will run, and the declarations of its tool."""
 
     tool: str
@@ -812,18 +814,15 @@ def _rule(
 ) -> Rule:
     when, argv, domains, matches, never, name = given
     predicate, tests = _conditions(when)
-    hosts = (
-        None
-        if domains is None
-        else tuple(parse_host_rule(_text("domains", host)) for host in _list("domains", domains))
-    )
     made = Rule(
         verdict=verdict,
         tools=parse_selector(tool),
         tests=tests,
         predicate=predicate,
         argv=None if argv is None else tuple(_words("argv", word) for word in _list("argv", argv)),
-        domains=hosts,
+        domains=None
+        if domains is None
+        else tuple(parse_host_rule(_text("domains", text)) for text in _list("domains", domains)),
         matches=_examples("matches", matches),
         never=_examples("never", never),
         name=None if name is None else _text("name", name),

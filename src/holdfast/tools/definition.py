@@ -50,7 +50,7 @@ def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach
     """The reach of a tool; `ToolInvalid` if it does not fit the tool's parameters."""
     if reach is None:
         return Reach()
-    if not isinstance(reach, Reach):
+    if not isinstance(reach, Reach) or isinstance(reach, Subject):
         raise ToolInvalid(label, None, f"reach is a Reach, not a {type(reach).__name__}")
     texts = ("family", "base", "command", "url", "sandbox")
     wrong = [name for name in texts if type(getattr(reach, name)) not in (str, type(None))]
@@ -238,6 +238,7 @@ class Tool(Generic[P, R]):
 
 
 AnyTool: TypeAlias = Tool[..., Any]
+_REACH: Final = tuple(part.name for part in fields(Reach))
 
 
 def subject_of(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subject:
@@ -248,7 +249,7 @@ def subject_of(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subjec
         read_only=tool.read_only,
         untrusted=tool.untrusted,
         digest=tool.digest,
-        **msgspec.structs.asdict(tool.reach),
+        **{name: getattr(tool.reach, name) for name in _REACH},
     )
 
 
@@ -610,7 +611,6 @@ ToolSource: TypeAlias = "AnyTool | Callable[..., Any] | Toolset | Sequence[ToolS
 
 
 @final
-@dataclass(init=False, repr=False, unsafe_hash=True)
 class Toolset:
     """An immutable, ordered group of tools."""
 
@@ -633,6 +633,12 @@ class Toolset:
 
     def __contains__(self, name: object) -> bool:
         return any(name in (each, each.name) for each in self.tools)
+
+    def __eq__(self, other: object) -> bool:
+        return self.tools == other.tools if isinstance(other, Toolset) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.tools)
 
     def __add__(self, other: ToolSource) -> Toolset:
         return Toolset(self, other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber, ToolInvalid
+from holdfast.policy.rules import Reach, Subject
 from holdfast.tools import NotDone, ToolRetry, ToolRetryPolicy, tool
 from holdfast.tools.definition import MIN_OUTPUT_LIMIT, OUTPUT_LIMIT
 
@@ -26,6 +28,14 @@ def test_a_tool_of_which_nothing_is_said_has_the_defaults() -> None:
 @pytest.mark.parametrize("span", [0.3, timedelta(milliseconds=300)], ids=repr)
 def test_a_budget_is_kept_in_seconds(span: float | timedelta) -> None:
     assert tool(work, inline_budget=span).inline_budget == 0.3
+
+
+def test_the_reach_of_a_tool_is_a_value_and_no_call() -> None:
+    given = Reach(family="notes", paths=("text",))
+    assert tool(work, reach=replace(given, private=True)).reach == Reach(family="notes", paths=("text",), private=True)
+    assert hash(given) == hash(replace(given))
+    with pytest.raises(ToolInvalid, match="reach is a Reach, not a Subject"):
+        tool(work, reach=Subject(tool="work", args={}))
 
 
 def test_a_number_of_attempts_is_a_policy() -> None:

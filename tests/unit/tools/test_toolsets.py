@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import AgentInvalid, InvalidArgument, ToolInvalid
+from holdfast.effects.canonical import encode_value
+from holdfast.errors import AgentInvalid, InvalidArgument, InvalidValue, ToolInvalid
 from holdfast.testing import ScriptedModel
 from holdfast.tools import Toolset, tool, toolset
 
@@ -62,6 +63,12 @@ def test_a_toolset_is_a_value() -> None:
     assert (tools == Toolset(read), hash(tools) == hash(Toolset(read)), tools == 3) == (True, True, False)
     with pytest.raises(AttributeError, match="not changed"):
         tools.tools = ()
+
+
+@pytest.mark.parametrize("tools", [Toolset(), Toolset(read)], ids=len)
+def test_a_toolset_can_t_be_recorded(tools: Toolset) -> None:
+    with pytest.raises(InvalidValue, match="a Toolset has no JSON form"):
+        encode_value(tools)
 
 
 def test_two_sets_can_be_added() -> None:

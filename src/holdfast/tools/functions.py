@@ -64,8 +64,7 @@ class CallSlot:
         _current_slot.reset(self._token)
         self._left = True
         self.step_aside()
-        if self._tool is not None:
-            self._free()
+        self._free()
 
     def keep(self) -> None:
         """Keep the tool's slot for a thread that outlives its call."""
@@ -254,8 +253,8 @@ class CallProcesses:
         """True if this call, or one around it, was stopped."""
         return self.stopped or (self._parent is not None and self._parent.refused)
 
-    def stop(self) -> int:
-        """Kill all processes of the call and refuse new ones; returns the number of killed ones."""
+    def stop(self) -> None:
+        """Kill all processes of the call and refuse new ones."""
         self.stopped = True
         programs = [program for program in self._programs if getattr(program, "pid", None) is not None]
         # A program that has ended may have left processes behind; only Linux tells which.
@@ -263,7 +262,6 @@ class CallProcesses:
         ended = _kill_trees(roots) if roots else 0
         if ended:
             _log.warning("%d processes that the tool %r had started were killed: it was stopped", ended, self.name)
-        return ended
 
 
 _call: Final[ContextVar[CallProcesses | None]] = ContextVar("spawned", default=None)

@@ -210,13 +210,12 @@ def _first_line(error: Exception) -> str:
 MAX_NODES: Final = 2_000
 """Largest number of nodes in a schema once its references are expanded."""
 _ANY_VALUE: Final = "Any JSON value."
-_SCALARS: Final[frozenset[str]] = frozenset(("string", "integer", "number", "boolean"))
-_SCALAR_TYPES: Final[dict[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_SCALARS: Final[dict[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _HANDLED_KEYWORDS: Final = frozenset(
     (
-        *("title", "description", "default", "$defs", "$ref", "deprecated", "readOnly", "writeOnly", "discriminator"),
+        *("title", "description", "default", "$defs", "deprecated", "readOnly", "writeOnly", "discriminator"),
         *("type", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems"),
-        *("anyOf", "oneOf", "allOf", "const", "enum"),
+        *("const", "enum"),
     )
 )
 """Keywords that need no sentence in the description: others express them, or the model need not know them."""
@@ -426,7 +425,7 @@ def _describe(made: dict[str, Any], node: dict[str, Any], sentences: list[str]) 
 def _type_of_choices(choices: object) -> str | None:
     if not isinstance(choices, list) or not choices:
         return None
-    kinds = {_SCALAR_TYPES.get(type(choice)) for choice in cast("list[object]", choices)}
+    kinds = {_SCALARS.get(type(choice)) for choice in cast("list[object]", choices)}
     if kinds == {"integer", "number"}:
         return "number"
     if len(kinds) != 1:
@@ -461,7 +460,7 @@ def _join_schemas(schemas: list[dict[str, Any]]) -> dict[str, Any]:
         # Every integer is a number, but the bounds of the two can't be combined.
         if _has_unbounded([schema for schema in distinct if schema["type"] == "number"]):
             return {"type": "number"}
-    elif len(kinds) == 1 and kinds <= _SCALARS:
+    elif len(kinds) == 1 and kinds <= set(_SCALARS.values()):
         return _join_scalars(kinds.pop(), distinct)
     else:
         # `T | list[T]` is a list: one value is a list of one.

@@ -396,10 +396,10 @@ def read_page(data: bytes, start: int, lines: int, skip: int = 0, room: int = PA
     count = data.count(b"\n") + bool(data and not data.endswith(b"\n"))
     if start > count:
         return ResultPage("", start, start - 1, count, None)
-    begin = _after_lines(data, 0, start - 1)
+    begin = _after_lines(data, 0, start - 1, len(data))
     ending = data.find(b"\n", begin)
     begin = _next_character(data, min(begin + skip, len(data) if ending < 0 else ending))
-    end = _after_lines(data, begin, lines)
+    end = _after_lines(data, begin, lines, begin + room + 1)  # one byte too many: then the page is cut
     if end - begin > room:
         line = data.rfind(b"\n", begin, begin + room) + 1
         # The start of a character.
@@ -427,9 +427,9 @@ def render_page(found: ResultPage, id: str, tool: str = RESULT_READER) -> str:
     return f'{head}\n{found.text}{end}[Go on with {tool}(id="{id}", start={found.next_start}{skip}).]'
 
 
-def _after_lines(data: bytes, begin: int, lines: int) -> int:
-    """Offset after `lines` line ends from `begin` on. Counts in halves: one pass, no copy."""
-    low, high, left = begin, len(data), lines
+def _after_lines(data: bytes, begin: int, lines: int, most: int) -> int:
+    """Offset after `lines` line ends from `begin` on, up to the offset `most`. Counts in halves: one pass, no copy."""
+    low, high, left = begin, min(most, len(data)), lines
     while left and high - low > 1:
         middle = (low + high) // 2
         before = data.count(b"\n", low, middle)

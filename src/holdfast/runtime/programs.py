@@ -430,8 +430,7 @@ class ProgramRunner:
         sent = ToolCall(name, host.name, host.arguments)
         call = self._runner.prepare(sent, name, asked.key, ask, tool, agent.tools)
         if isinstance(call, SettledCall):  # a program gets its recorded results when it starts
-            message = f"{asked.key!r} is asked for again"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"{asked.key!r} is asked for again")
         return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
 
     async def _next(self) -> list[CallResult]:
@@ -528,8 +527,7 @@ class ProgramRunner:
             self._programs.out = self._out
             raise ToolFailure(*limit_error(self._out))
         if self._end is None:
-            message = "a program has no answers to go on with, and no end"
-            raise InvariantBroken(message)
+            raise InvariantBroken("a program has no answers to go on with, and no end")
         host, self._programs.answer = self._end
         printed = ""
         with suppress(HoldfastError):
@@ -580,8 +578,7 @@ class ProgramRunner:
                 variables = {"dropped": dict(step.kept.dropped)}
             return _report({"value": step.value}, step.printed, notes, variables)
         if isinstance(step, PendingCalls):
-            message = f"{step!r} is no end"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"{step!r} is no end")
         raise ToolFailure(program_error(step, self._programs.variables, notes))
 
     async def _keep(self, kept: KeptVariables | None) -> None:

@@ -247,5 +247,4 @@ class _NoRuntime:
         return self
 
     def __getattr__(self, name: str) -> NoReturn:
-        message = f"a replay check must not use {name!r} of the runtime"
-        raise errors.InvariantBroken(message)
+        raise errors.InvariantBroken(f"a replay check must not use {name!r} of the runtime")

@@ -124,8 +124,7 @@ class TurnRunner:
     @cached_property
     def _model_caller(self) -> ModelCaller:
         if self._agent is None:
-            message = f"the turn {self.run!r} can't be run without its agent"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"the turn {self.run!r} can't be run without its agent")
         return ModelCaller(self._host, self._agent, self._turn, self.performer, self._hook_runner)
 
     @cached_property
@@ -440,16 +439,13 @@ class TurnRunner:
         usage, cost = counted.usage, counted.cost
         if self._agent is not None:
             caller = self._model_caller
-            if self._state is not None:
-                room, room_cost = caller.compaction_usage
-                usage, cost = usage + room, added(cost, room_cost)
-            reply = caller.wasted
-            if (unfinished := caller.partial_reply) is not None:
-                id, reply = unfinished
-                fields = {"steps": counted.steps + 1} | ({"answer": id} if reply.parts else {})
-            if (
-                reply is not None
-            ):  # the cost of one that was broken off is not known; of one that a hook held back it is
+            if self._state is not None and caller.compactor is not None:
+                usage, cost = usage + caller.compactor.usage, added(cost, caller.compactor.cost)
+            id, reply = caller.unfinished
+            if reply is not None:
+                if id:
+                    fields = {"steps": counted.steps + 1} | ({"answer": id} if reply.parts else {})
+                # The cost of a reply that was broken off is not known; of one that a hook held back it is.
                 usage, cost = usage + reply.usage, added(cost, reply.cost)
         return {**fields, "usage": usage, "cost": cost, **self._agent_fields()}
 

@@ -299,9 +299,8 @@ class Conversation:
                 self._admit(record)
             case Ended():
                 self._end(record)
-            case Parked() | Resumed():
-                if self.turn is not None:
-                    self.turn.parked = record if isinstance(record, Parked) else None
+            case Parked() | Resumed() if self.turn is not None:
+                self.turn.parked = record if isinstance(record, Parked) else None
             case Done() | Failed() | Unknown() | Cancelled():
                 self._outcome(record)
             case Intended():
@@ -402,8 +401,7 @@ class Conversation:
             return
         key = keys.parse_key(record.key)
         if key is None or turn.batch:
-            message = f"{record.run!r} is handed over, but not after a step"
-            raise RecordUnreadable(message)
+            raise RecordUnreadable(f"{record.run!r} is handed over, but not after a step")
         self.turn = replace(
             turn,
             before=self.context,
@@ -430,14 +428,13 @@ class Conversation:
         key = keys.parse_key(record.key)
         if key is None or key.run != turn.run:
             return
-        if key.inner:
-            if isinstance(record, Done):
-                self._within(turn, record)
-            return
-        if key.nested:
-            self._nested(turn, record)
-            return
         match key.name, record:
+            case _, Done() if key.inner:
+                self._within(turn, record)
+            case _ if key.inner:
+                pass
+            case _ if key.nested:
+                self._nested(turn, record)
             case "model", Done():
                 self._reply(turn, key.number, record)
             case "model", Failed(error=error):
@@ -470,13 +467,13 @@ class Conversation:
         elif is_compaction(record.key):
             made = decode_compaction(bytes(record.value))
             if made.calls:
-                self._count(turn, (made.model, "direct"), made.usage, made.cost, calls=made.calls)
+                self._count(turn, (made.model, "direct"), UsageTotal(made.calls, made.usage, made.cost))
             self._breaker = made.judged(self._breaker, record.at)
             if self._whole:  # the model sees less from here on; the history is unchanged
                 self._seen = View(made.applied(self.context), len(self.thread))
         elif is_paid(record.key):  # a reply that was paid for and not used
             reply = decode_reply(bytes(record.value))
-            self._count(turn, (reply.model, "turn"), reply.usage, reply.cost)
+            self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost))
         elif is_kept(record.key):
             self.variables = decode_changed_variables(bytes(record.value)).after(self.variables)
         elif is_finish(record.key):
@@ -500,7 +497,7 @@ class Conversation:
         self.position += 1
         self.steps += 1
         turn.steps += 1
-        self._count(turn, (reply.model, "turn"), reply.usage, reply.cost, steps=1)
+        self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost), steps=1)
         message = message_of_reply(reply, f"{turn.run}.{number}")
         if not message.parts:
             return
@@ -508,21 +505,12 @@ class Conversation:
         turn.batch, turn.batch_id, turn.results, turn.intended = message.calls, number + 1, {}, set()
         turn.told = set()
 
-    def _count(
-        self,
-        turn: OpenTurn,
-        name: tuple[str, Source],
-        usage: Usage,
-        cost: float | None,
-        *,
-        calls: int = 1,
-        steps: int = 0,
-    ) -> None:
-        self.usage[name] = self.usage.get(name, UsageTotal()) + UsageTotal(calls, usage, cost)
-        self.unpriced += cost is None
-        turn.usage += usage
-        turn.cost = added(turn.cost, cost)
-        turn.spent += Consumption(steps, usage.total, cost or 0.0, unpriced=cost is None)
+    def _count(self, turn: OpenTurn, name: tuple[str, Source], total: UsageTotal, steps: int = 0) -> None:
+        self.usage[name] = self.usage.get(name, UsageTotal()) + total
+        self.unpriced += total.cost is None
+        turn.usage += total.usage
+        turn.cost = added(turn.cost, total.cost)
+        turn.spent += Consumption(steps, total.usage.total, total.cost or 0.0, unpriced=total.cost is None)
 
     def _take_in(self, turn: OpenTurn, taint: Taint) -> None:
         self.taint = turn.taint = self.taint.joined(taint)
@@ -569,15 +557,12 @@ class Conversation:
             self._close(self.turn, record.status, self.endings[record.run].message)
             left_out = _LEFT_OUT.get(self.turn.refused)
             if self._whole and left_out is not None:
-                self._leave_out(record.run, left_out)
+                # Parts of a refused turn may be the reason, and would fail every later turn.
+                seen = self.context.messages
+                less = [left_out(each) if each.id.partition(".")[0] == record.run else each for each in seen]
+                if any(new is not old for new, old in zip(less, seen, strict=True)):
+                    self._seen = View(Thread().add(*less), len(self.thread))
             self.turn = None
-
-    def _leave_out(self, run: str, left_out: Callable[[Message], Message]) -> None:
-        """Hide parts of a refused turn from later requests: they may be the reason, and would fail every later turn."""
-        seen = self.context
-        messages = [left_out(message) if message.id.partition(".")[0] == run else message for message in seen.messages]
-        if any(new is not old for new, old in zip(messages, seen.messages, strict=True)):
-            self._seen = View(Thread().add(*messages), len(self.thread))
 
     def _close(self, turn: OpenTurn, status: EndStatus | None, message: str = "") -> None:
         """Give every call of the batch a result, also calls that never began."""
@@ -585,8 +570,8 @@ class Conversation:
             return
         for number, call in enumerate(turn.batch, 1):
             if number in turn.results:
-                continue
-            if status is None:
+                pass
+            elif status is None:
                 turn.results[number] = forked_result(call)
             elif number in turn.intended:
                 turn.results[number] = unknown_result(call)
@@ -620,6 +605,5 @@ def ending_of_record(record: Ended) -> Ending:
     if record.value:
         return decode_ending(bytes(record.value))
     if record.error is None:
-        message = f"the end of {record.run!r} says nothing"
-        raise InvariantBroken(message)
+        raise InvariantBroken(f"the end of {record.run!r} says nothing")
     return Ending(record.status, record.error.kind, record.error.message, "code")

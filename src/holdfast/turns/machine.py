@@ -198,7 +198,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
         case Results() if type(awaited) is RunTools:
             return _worked(state, awaited, response)
         case Inputs() if type(awaited) is Checkpoint:
-            return _admitted(state, awaited, response.messages, response.told)
+            return _admitted(state, awaited, response)
         case ModelCallFailed(code, message, usage, cost) if type(awaited) is CallModel:
             blame = "caller" if code == "denied" else "model"  # a hook of the host did not want it
             return _finish(paid(state, usage, cost), "failed", code, message, blame)
@@ -207,8 +207,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
         case OutOf() if not isinstance(awaited, Finish):
             return _refused(state, awaited, response)
         case _:
-            message = f"{response!r} is no outcome of {awaited!r}"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"{response!r} is no outcome of {awaited!r}")
 
 
 _STOPS: Final[dict[FinishReason, tuple[str, str]]] = {
@@ -223,24 +222,18 @@ def added(cost: float | None, more: float | None) -> float | None:
     return None if cost is None or more is None else cost + more
 
 
-def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
-    """The state with model usage that is not a step of the turn."""
-    used = state.used + Consumption(0, usage.total, cost or 0.0, unpriced=cost is None)
-    return replace(state, usage=state.usage + usage, cost=added(state.cost, cost), used=used)
+def paid(state: TurnState, usage: Usage, cost: float | None, steps: int = 0) -> TurnState:
+    """The state with the usage of a model call, by default of one that is no step of the turn."""
+    used = state.used + Consumption(steps, usage.total, cost or 0.0, unpriced=cost is None)
+    cost = added(state.cost, cost)
+    return replace(state, steps=state.steps + steps, usage=state.usage + usage, cost=cost, used=used)
 
 
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:
     message = message_of_reply(reply, f"{state.run}.{awaited.id}")
-    usage, cost = reply.usage, reply.cost
-    state = replace(
-        state,
-        thread=state.thread.add(message) if message.parts else state.thread,
-        position=awaited.position + 1,
-        steps=state.steps + 1,
-        usage=state.usage + usage,
-        cost=added(state.cost, cost),
-        used=state.used + Consumption(1, usage.total, cost or 0.0, unpriced=cost is None),
-    )
+    state = paid(state, reply.usage, reply.cost, steps=1)
+    thread = state.thread.add(message) if message.parts else state.thread
+    state = replace(state, thread=thread, position=awaited.position + 1)
     if reply.finish in _STOPS:
         code, why = _STOPS[reply.finish]
         return _finish(state, "failed", code, join_refusal(reply.parts) or why, "model", message)
@@ -252,7 +245,7 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
         # Tools are not begun if no step is left in which the model could read their results.
         out = no_room(state, effect.id, use_of_calls(len(calls), background))
         return replace(state, awaited=effect) if out is None else _out(state, out, message)
-    return _answered(state, awaited.id, message, reasoned=usage.reasoning > 0)
+    return _answered(state, awaited.id, message, reasoned=reply.usage.reasoning > 0)
 
 
 def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
@@ -326,8 +319,7 @@ def _go_on(state: TurnState, id: int, note: str) -> TurnState:
 def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     results = done.results
     if len(results) != len(awaited.calls):
-        message = f"{len(results)} results for {len(awaited.calls)} calls"
-        raise InvariantBroken(message)
+        raise InvariantBroken(f"{len(results)} results for {len(awaited.calls)} calls")
     rules = state.rules
     progress = any([result.state == "ok" for result in results])  # noqa: C419  cheaper
     trace = state.trace
@@ -371,27 +363,28 @@ def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
     return replace(state, awaited=Checkpoint(id, "after_work", note, advice))
 
 
-def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage, ...], told: str | None) -> TurnState:
-    if awaited.moment == "before_completion" and not messages:
+def _admitted(state: TurnState, awaited: Checkpoint, inputs: Inputs) -> TurnState:
+    entered = inputs.messages
+    if awaited.moment == "before_completion" and not entered:
         answer = state.thread.last
         return _finish(state, "completed", "", "", None, answer if type(answer) is AssistantMessage else None)
-    text = awaited.note if told is None else told
-    if text is None and not messages:
+    text = awaited.note if inputs.told is None else inputs.told
+    if text is None and not entered:
         return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
     note = () if text is None else (UserMessage(f"{state.run}.{awaited.id}", (Text(text),), "holdfast"),)
     # New input may well ask for the same work again.
-    trace = Trace() if messages else state.trace
-    if not messages and text != awaited.note:  # the model heard the advice that was offered to it
+    trace = Trace() if entered else state.trace
+    if not entered and text != awaited.note:  # the model heard the advice that was offered to it
         found = find_repetition(state.trace, state.rules.repeats)
         trace = state.trace if found is None else state.trace.told(found)
-    state = replace(state, thread=state.thread.add(*note, *messages), trace=trace)
+    state = replace(state, thread=state.thread.add(*note, *entered), trace=trace)
     return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
 
 
 def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: OutOf) -> TurnState:
     """End the turn because a shared budget has no room for the effect. An existing answer still counts."""
     if isinstance(awaited, Checkpoint) and awaited.moment == "before_completion":
-        return _admitted(state, awaited, (), None)
+        return _admitted(state, awaited, Inputs())
     last = state.thread.last
     said = last if isinstance(awaited, RunTools) and isinstance(last, AssistantMessage) else None
     return _out(state, out, said)

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.effects.canonical import canonical_json
 from holdfast.messages import ModelReply, ToolCall, ToolResult, Usage, UserMessage, encode
-from holdfast.policy.limits import Budget, Consumption, OutOf, Unpriced
+from holdfast.policy.limits import NOTHING, Budget, Consumption, OutOf, Unpriced
 from holdfast.records import Ended, Parked, Resumed, Started
 from holdfast.turns.keys import input_number
 
@@ -301,8 +301,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
-NOTHING: Final = Usage()
-NOTHING_USED: Final = Consumption()
+_NO_USAGE: Final = Usage()
 
 
 class Replied(msgspec.Struct, frozen=True, gc=False):
@@ -310,7 +309,7 @@ class Replied(msgspec.Struct, frozen=True, gc=False):
 
     reply: ModelReply
     seen: Thread | None = None
-    usage: Usage = NOTHING
+    usage: Usage = _NO_USAGE
     cost: float | None = 0.0
 
 
@@ -318,7 +317,7 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
     """The context was compacted on request."""
 
     seen: Thread
-    usage: Usage = NOTHING
+    usage: Usage = _NO_USAGE
     cost: float | None = 0.0
 
 
@@ -335,7 +334,7 @@ class UsedUp(msgspec.Struct, frozen=True, gc=False):
     """Compaction used up a budget before the model call. `usage` and `cost` are those of the compaction."""
 
     out: OutOf
-    usage: Usage = NOTHING
+    usage: Usage = _NO_USAGE
     cost: float | None = 0.0
 
 
@@ -343,7 +342,7 @@ class Results(msgspec.Struct, frozen=True, gc=False):
     """The results of a batch in order, and the effects of its programs on the turn."""
 
     results: tuple[ToolResult, ...]
-    within: Consumption = NOTHING_USED
+    within: Consumption = NOTHING
     """Usage of the calls that programs made."""
     polled: bool = False
     """A program called a polling tool."""

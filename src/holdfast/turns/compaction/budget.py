@@ -27,7 +27,7 @@ from holdfast.turns.state import Thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.messages import InputPart, Message, Part, Usage
+    from holdfast.messages import InputPart, Message, Part
 
 
 LEAST_SUMMARY: Final = 200
@@ -87,28 +87,6 @@ class Reported(msgspec.Struct, frozen=True):
 
     message: str
     tokens: int
-
-    @classmethod
-    def of(cls, message: str, usage: Usage) -> Reported:
-        """The count in the usage of a reply, with cached tokens; `message` is the last one of the request."""
-        return cls(message, usage.input + usage.cache_read + usage.cache_write)
-
-
-class TooLarge(msgspec.Struct, frozen=True):
-    """The request can't be made to fit."""
-
-    needed: int
-    """Tokens of the messages that must stay."""
-    room: int
-
-    @property
-    def reason(self) -> str:
-        """The reason as a sentence, with a remedy."""
-        return (
-            "what must stay in the conversation (instructions, tools, the input being answered, pinned messages) takes "
-            f"about {self.needed:,} tokens, and there is room for {self.room:,}: say less at once, give large texts "
-            "as files that a tool reads, or use a model with a larger window"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,21 +197,21 @@ class Estimator:
                 return MESSAGE + sum(map(_of_result, message.results))
 
 
+ESTIMATOR: Final = Estimator()
+
+
+@dataclass(frozen=True, slots=True)
 class Careful:
     """Wraps a custom counter: rounds its results, and estimates when it fails."""
 
-    __slots__ = ("_counter", "_estimator")
-
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-        self._estimator = Estimator()
+    counter: Counter
 
     def tokens(self, message: Message, /) -> int:
         """The tokens of a message by the custom counter, or an estimate."""
         try:
-            return min(max(math.ceil(self._counter.tokens(message)), 0), _MOST)
+            return min(max(math.ceil(self.counter.tokens(message)), 0), _MOST)
         except Exception:  # a counter must never fail a turn
-            return self._estimator.tokens(message)
+            return ESTIMATOR.tokens(message)
 
 
 def text_tokens(text: str) -> int:
@@ -359,33 +337,24 @@ def measured(
     messages: Sequence[Message], budget: ContextBudget, counter: Counter, known: Reported | None, *, overflown: bool
 ) -> Measure:
     """Measure the messages. `overflown`: the provider refused them as too long."""
-    plain = [counter.tokens(message) for message in messages]
-    measure = _anchored(messages, plain, budget, counter, known)
-    if not overflown or measure.total > budget.room:
-        return measure
-    # The estimate was too low by at least this much.
-    total = max(measure.total, 1)
-    over = budget.room + 1
-    weights = tuple(_scaled(weight, over, total) for weight in measure.weights)
-    fixed = _scaled(measure.fixed, over, total)
-    return Measure(counter, weights, fixed, measure.top * over, measure.bottom * total)
-
-
-def _anchored(
-    messages: Sequence[Message], plain: list[int], budget: ContextBudget, counter: Counter, known: Reported | None
-) -> Measure:
-    at = None if known is None else next((n for n, m in enumerate(messages, 1) if m.id == known.message), None)
-    if known is None or at is None or known.tokens <= 0:
-        return Measure(counter, tuple(plain), budget.fixed)
-    told = sum(plain[:at])
-    guess = max(budget.fixed + told, 1)
-    top, bottom = known.tokens, guess
-    if top > bottom * _MEASURING_MOST:
-        top, bottom = _MEASURING_MOST, 1
-    elif bottom > top * _MEASURING_MOST:
-        top, bottom = 1, _MEASURING_MOST
-    weights = tuple(_scaled(weight, top, bottom) for weight in plain)
-    return Measure(counter, weights, max(known.tokens - sum(weights[:at]), 0), top, bottom)
+    weights = [counter.tokens(message) for message in messages]
+    fixed, top, bottom = budget.fixed, 1, 1
+    if known is not None and known.tokens > 0:
+        for at, message in enumerate(messages, 1):
+            if message.id == known.message:
+                top, bottom = known.tokens, max(fixed + sum(weights[:at]), 1)
+                if top > bottom * _MEASURING_MOST:
+                    top, bottom = _MEASURING_MOST, 1
+                elif bottom > top * _MEASURING_MOST:
+                    top, bottom = 1, _MEASURING_MOST
+                weights = [_scaled(weight, top, bottom) for weight in weights]
+                fixed = max(known.tokens - sum(weights[:at]), 0)
+                break
+    total, over = max(fixed + sum(weights), 1), budget.room + 1
+    if overflown and total < over:  # the estimate was too low by at least this much
+        weights = [_scaled(weight, over, total) for weight in weights]
+        fixed, top, bottom = _scaled(fixed, over, total), top * over, bottom * total
+    return Measure(counter, tuple(weights), fixed, top, bottom)
 
 
 def _scaled(tokens: int, top: int, bottom: int) -> int:

@@ -15,16 +15,17 @@ import msgspec
 from holdfast.messages import (
     AssistantMessage,
     Attachment,
+    ModelRequest,
     Reasoning,
     Refusal,
+    Settings,
     Text,
     ToolCall,
     ToolMessage,
     UserMessage,
     encode,
 )
-from holdfast.names import check_int
-from holdfast.turns.compaction.budget import Estimator, text_tokens
+from holdfast.turns.compaction.budget import ESTIMATOR, text_tokens
 from holdfast.turns.compaction.plan import harmless_summary, mark_of, spanned, summary_in
 
 if TYPE_CHECKING:
@@ -105,11 +106,6 @@ def _file(file: Attachment) -> str:
     return f"(a file: {name}{inline(file.media_type)}, {file.size:,} bytes, {inline(file.digest)[:12]})"
 
 
-def bars(text: str) -> str:
-    """Put a bar before every line of a text."""
-    return "\n".join(_lines(text, len(text)))
-
-
 def inline(text: str) -> str:
     """Shorten a name from outside to one line."""
     line = " ".join(_harmless(text[: 4 * _NAME]).split())
@@ -164,14 +160,6 @@ _FULLEST: Final = 2
 """Halvings of the quotes after which the oldest messages are left out instead."""
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
-    """One request for a summary, without tools or other messages."""
-
-    instructions: str
-    prompt: str
-    max_output_tokens: int
-
-
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """The reason why a summary can't be used."""
 
@@ -200,8 +188,6 @@ def chunks(
     Summaries and notes of earlier compactions are left out. If the transcript is too long, less of each message is
     quoted; then the oldest messages are left out, and the first chunk says how many.
     """
-    check_int("room", room, least=_LEAST_ROOM)
-    check_int("most", most, least=1)
     span = plan.span
     kept = set(() if span is None else span.kept)
     said = [message for message in spanned(thread, plan) if mark_of(message) is None]
@@ -223,7 +209,6 @@ def chunks(
     return tuple(made)
 
 
-_LEAST_ROOM: Final = 500
 _NOTE: Final = 40
 """Tokens of the note that messages are left out."""
 
@@ -259,18 +244,19 @@ def _fitting(entry: str, room: int) -> tuple[str, int]:
     return entry, size
 
 
-def summary_request(transcript: str, prior: str | None, cap: int) -> Request:
+def summary_request(transcript: str, prior: str | None, cap: int) -> ModelRequest:
     """The request that extends the summary by one chunk; `cap` is the most tokens of the summary."""
-    check_int("cap", cap, least=1)
     shape = "\n".join(f"## {name}\n({what})" for name, what in zip(HEADINGS, _WHAT, strict=True))
-    so_far = bars(prior) if prior and prior.strip() else "(none: this is the first)"
+    so_far = "\n".join(_lines(prior, len(prior))) if prior and prior.strip() else "(none: this is the first)"
     prompt = (
         f"<summary-so-far>\n{so_far}\n</summary-so-far>\n\n"
         f"<transcript>\n{transcript}\n</transcript>\n\n"
         f"Write the summary as it is now, and nothing else, in at most {cap * _WORDS // 100:,} words, under these five "
         f'headings. Write "none" where there is nothing.\n\n{shape}'
     )
-    return Request(_INSTRUCTIONS, prompt, cap + _SPARE)
+    question = UserMessage("summary", (Text(prompt),), "holdfast")
+    settings = Settings(max_output_tokens=cap + _SPARE)
+    return ModelRequest(messages=(question,), instructions=_INSTRUCTIONS, settings=settings)
 
 
 def repair_request(refused: Refused) -> str:
@@ -290,7 +276,7 @@ def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter |
     body = _body(text)
     if isinstance(body, Refused):
         return body
-    size = (counter or _ESTIMATOR).tokens(UserMessage("", (Text(body),)))
+    size = (counter or ESTIMATOR).tokens(UserMessage("", (Text(body),)))
     if size > cap:
         return Refused("too_long", f"the summary takes about {size:,} tokens, and may take {cap:,}")
     return body
@@ -310,6 +296,3 @@ def _body(text: str) -> str | Refused:
     if not _HEADING.sub("", body).strip():
         return Refused("empty", "the summary has headings alone")
     return harmless_summary(body)
-
-
-_ESTIMATOR: Final = Estimator()

@@ -14,22 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import events
+from holdfast import events, messages
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes, printable
 from holdfast.errors import InvariantBroken, ModelError
-from holdfast.messages import (
-    AssistantMessage,
-    ModelReply,
-    ModelRequest,
-    Text,
-    Usage,
-    UserMessage,
-    context_tokens,
-    decode_reply,
-    encode,
-)
 from holdfast.models import model as named
 from holdfast.models import respond
 from holdfast.policy.hooks import HookRequest
@@ -37,17 +26,8 @@ from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import compaction_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
+from holdfast.turns.compaction import plan
 from holdfast.turns.compaction.budget import ESTIMATOR, Careful, ContextBudget, Gauge
-from holdfast.turns.compaction.plan import (
-    MARK,
-    Breaker,
-    Plan,
-    RecordedCompaction,
-    decode_compaction,
-    encode_asked,
-    fallback,
-    plan,
-)
 from holdfast.turns.compaction.summary import (
     Refused,
     accept_summary,
@@ -64,7 +44,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.replay import RecordedEffect
-    from holdfast.messages import Attempt
     from holdfast.models import Model
     from holdfast.records import Record
     from holdfast.runtime.model_call import ModelHooks
@@ -74,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.turns.state import Thread
 
 
-_NO_USAGE: Final = Usage()
+_NO_USAGE: Final = messages.Usage()
 MAX_CHUNKS: Final = 4
 """Most requests for one summary."""
 _MAX_MODEL_NAME: Final = 200
@@ -105,7 +84,7 @@ class Compactor:
         """Compactions made by this process, counted by the key of their model call."""
         self._summary: tuple[str, _SummaryDraft] | None = None
         """The key of the model call whose summary is being written, and the summary."""
-        self.failed_summary: ModelReply | None = None
+        self.failed_summary: messages.ModelReply | None = None
         """Usage of the failed summary of a user's request; None if it used nothing."""
         self._requests: list[bytes] = []
         """Encoded requests of the summary under way."""
@@ -120,7 +99,7 @@ class Compactor:
         self.usage, self.cost = _NO_USAGE, 0.0
         for found in recorded:
             if isinstance(found.outcome, Done):
-                made = decode_compaction(bytes(found.outcome.value))
+                made = plan.decode_compaction(bytes(found.outcome.value))
                 thread = made.applied(thread)
                 self._breaker = made.judged(self._breaker, found.outcome.at)
                 self._count(made)
@@ -131,20 +110,20 @@ class Compactor:
         """True if compaction for the current call used anything, or an unknown amount."""
         return self.usage.total > 0 or self.cost != 0.0
 
-    def take_usage(self) -> tuple[Usage, float | None]:
+    def take_usage(self) -> tuple[messages.Usage, float | None]:
         """Return the usage and cost so far, and count from zero again."""
         taken = self.usage, self.cost
         self.usage, self.cost = _NO_USAGE, 0.0
         return taken
 
-    def _count(self, made: RecordedCompaction) -> None:
+    def _count(self, made: plan.RecordedCompaction) -> None:
         self.usage += made.usage
         self.cost = added(self.cost, made.cost)
 
-    def note_reported_tokens(self, thread: Thread, reply: ModelReply) -> None:
+    def note_reported_tokens(self, thread: Thread, reply: messages.ModelReply) -> None:
         """Learn from the token count of the provider."""
         if self._gauge is not None:
-            self._gauge = self._gauge.read(thread).reported(context_tokens(reply))
+            self._gauge = self._gauge.read(thread).reported(messages.context_tokens(reply))
 
     # ---- compacting ----
 
@@ -161,7 +140,7 @@ class Compactor:
         return made or thread
 
     async def compact(
-        self, key: str, thread: Thread, room: ContextBudget | None, why: Why, refused: ModelReply | None = None
+        self, key: str, thread: Thread, room: ContextBudget | None, why: Why, refused: messages.ModelReply | None = None
     ) -> Thread | None:
         """Compact the context; None if nothing can be removed.
 
@@ -175,7 +154,7 @@ class Compactor:
         known = None if self._gauge is None else self._gauge.known
         first = self._turn.said[0].id if self._turn.said else ""
         reader = RESULT_READER if RESULT_READER in self._agent.tools else ""
-        made = plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
+        made = plan.plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
         if made is None or not await self._model_hooks.before_compaction(key, thread, made.before):
             return None
         begun = asyncio.get_running_loop().time()
@@ -189,7 +168,7 @@ class Compactor:
         await self._model_hooks.hook_runner.observe("after_compaction", compaction.summary)
         return compaction.applied(thread)
 
-    async def _record(self, key: str, made: RecordedCompaction, begun: float) -> RecordedCompaction | None:
+    async def _record(self, key: str, made: plan.RecordedCompaction, begun: float) -> plan.RecordedCompaction | None:
         """Record a compaction; returns it without secrets, or None if it is too large for the store."""
         place = self._next_key(key)
         self._made_here[key] = self._made_here.get(key, 0) + 1
@@ -197,7 +176,7 @@ class Compactor:
             made = replace(made, asked=tuple(map(self._performer.keep_soon, self._requests)))
             self._requests.clear()
         body = self._performer.redactor.bytes(msgspec.json.encode(made), numbers=False)
-        kept = decode_compaction(body)
+        kept = plan.decode_compaction(body)
         ask = self._ask(key, kept.model or kept.plan.way, body)
         crash_point("turn.before_compaction")
         outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
@@ -211,7 +190,7 @@ class Compactor:
         return EffectRequest("direct", target, digest_of_bytes("compaction", content), cause=cause, iteration=step)
 
     def _next_key(self, key: str) -> str:
-        return f"{key}{MARK}{1 + len(self._performer.below(key, MARK)) + self._made_here.get(key, 0)}"
+        return f"{key}{plan.MARK}{1 + len(self._performer.below(key, plan.MARK)) + self._made_here.get(key, 0)}"
 
     # ---- the summary ----
 
@@ -222,7 +201,7 @@ class Compactor:
         key, summary = self._summary
         if summary.tries:
             ask = self._ask(key, "summary", key.encode())
-            detail = msgspec.Raw(self._performer.redactor.bytes(encode(summary.tries), numbers=False))
+            detail = msgspec.Raw(self._performer.redactor.bytes(messages.encode(summary.tries), numbers=False))
             cancelled = Cancelled(at=now, key=self._next_key(key), ask=ask, detail=detail)
             wasted = paid_tries(summary.tries)
             if wasted is not None:
@@ -232,12 +211,12 @@ class Compactor:
                 yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
             yield cancelled
 
-    async def _carry_out(self, key: str, thread: Thread, made: Plan) -> RecordedCompaction:
+    async def _carry_out(self, key: str, thread: Thread, made: plan.Plan) -> plan.RecordedCompaction:
         if made.way != "summary":
-            return RecordedCompaction(plan=made)
+            return plan.RecordedCompaction(plan=made)
         now = self._performer.now()
         if made.why != "asked" and not self._breaker.allows(now):
-            return RecordedCompaction(plan=fallback(thread, made))
+            return plan.RecordedCompaction(plan=plan.fallback(thread, made))
         summary = _SummaryDraft()
         self._summary = key, summary
         try:
@@ -251,7 +230,7 @@ class Compactor:
             self.failed_summary = summary.paid()
             raise ModelError(summary.failure, kind="no_summary")
         if summary.failure:
-            dropped = fallback(thread, made)
+            dropped = plan.fallback(thread, made)
             gone = 0 if dropped.span is None else dropped.span.count
             _log.warning(
                 "session %s: no summary could be had (%s); %d messages are dropped from the context of the model and "
@@ -263,7 +242,7 @@ class Compactor:
                 fields = {"failures": self._breaker.failures, "reason": summary.failure}
                 self._host.show(events.CompactionPaused, self._turn.run, fields)
             return summary.compaction(dropped, None)
-        self._breaker = Breaker()
+        self._breaker = plan.Breaker()
         if summary.lost:
             _log.warning(
                 "session %s: the summary tells nothing of %d messages (%s); they stay in the history",
@@ -272,7 +251,7 @@ class Compactor:
             made = replace(made, gone=made.gone + summary.lost)
         return summary.compaction(made, summary.text)
 
-    async def _summarise(self, key: str, thread: Thread, made: Plan, summary: _SummaryDraft) -> None:
+    async def _summarise(self, key: str, thread: Thread, made: plan.Plan, summary: _SummaryDraft) -> None:
         asked = self._agent.compaction
         model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
@@ -297,7 +276,7 @@ class Compactor:
         summary.text = prior
 
     async def _extend_summary(
-        self, key: str, model: Model, question: ModelRequest, made: Plan, summary: _SummaryDraft
+        self, key: str, model: Model, question: messages.ModelRequest, made: plan.Plan, summary: _SummaryDraft
     ) -> str:
         """Extend the summary by one chunk of the transcript. The model may repair an unusable answer once."""
         request = replace(question, ledger=summary.tries)
@@ -314,31 +293,33 @@ class Compactor:
             if last:
                 raise ModelError(found.detail, kind=found.reason)
             said = reply.text[: _CHARACTERS_PER_TOKEN * (question.settings.max_output_tokens or 0)].strip()
-            refused = (AssistantMessage("summary.refused", (Text(said),)),) if said else ()
-            complaint = UserMessage("summary.repair", (Text(repair_request(found)),), "holdfast")
+            refused = (messages.AssistantMessage("summary.refused", (messages.Text(said),)),) if said else ()
+            complaint = messages.UserMessage("summary.repair", (messages.Text(repair_request(found)),), "holdfast")
             request = replace(request, messages=(*question.messages, *refused, complaint))
         raise InvariantBroken("a summary was asked for twice and neither given nor refused")
 
-    async def _ask_model(self, key: str, model: Model, request: ModelRequest, summary: _SummaryDraft) -> ModelReply:
+    async def _ask_model(
+        self, key: str, model: Model, request: messages.ModelRequest, summary: _SummaryDraft
+    ) -> messages.ModelReply:
         """The reply of the model, or of a hook in its place. Usage counts even if the reply is rejected."""
         asked = HookRequest(self._model_hooks.hook_runner.turn, request, "summary")
-        question = digest_of_bytes("summary", encode([model.name, request.instructions, request.messages]))
+        question = digest_of_bytes("summary", messages.encode([model.name, request.instructions, request.messages]))
         given = await self._model_hooks.before(key, asked, question)
         if given is not None:
             summary.count(given, 0.0, "hook")
             return await self._model_hooks.after(asked, given)
         begun = len(summary.tries)
         clean = self._performer.redactor.bytes
-        self._requests.append(encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
+        self._requests.append(plan.encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
         try:
-            said = encode(await respond(model, request))
+            said = messages.encode(await respond(model, request))
         except ModelError as error:
             summary.tries[begun:] = error.attempts or summary.tries[begun:]
             wasted = paid_tries(summary.tries[begun:])
             if wasted is not None:
                 summary.count(wasted, self._host.price(wasted, model.name), model.name)
             raise
-        reply = decode_reply(said)  # a custom model may have put anything into it
+        reply = messages.decode_reply(said)  # a custom model may have put anything into it
         summary.tries[begun:] = reply.attempts or summary.tries[begun:]
         summary.count(reply, self._host.price(reply, model.name), model.name)
         return await self._model_hooks.after(asked, reply)
@@ -356,27 +337,27 @@ class _SummaryDraft:
     failure: str = ""
     model: str = ""
     calls: int = 0
-    usage: Usage = _NO_USAGE
+    usage: messages.Usage = _NO_USAGE
     cost: float | None = 0.0
-    tries: list[Attempt] = field(default_factory=list["Attempt"])
+    tries: list[messages.Attempt] = field(default_factory=list["messages.Attempt"])
     lost: int = 0
     """Number of messages that it leaves out because a chunk failed."""
     trouble: str = ""
     """The reason why the chunk failed."""
 
-    def count(self, reply: ModelReply, price: float | None, model: str) -> None:
+    def count(self, reply: messages.ModelReply, price: float | None, model: str) -> None:
         self.model = printable((reply.model or model)[:_MAX_MODEL_NAME])
         self.calls += 1
         self.usage += reply.usage
         self.cost = added(self.cost, reply.cost if reply.cost is not None else price)
 
-    def paid(self) -> ModelReply | None:
+    def paid(self) -> messages.ModelReply | None:
         """Its usage, as a reply without text; None if it used nothing."""
         if not self.calls or not self.usage.total:
             return None
-        return ModelReply((), "cancelled", self.usage, self.model, attempts=tuple(self.tries), cost=self.cost)
+        return messages.ModelReply((), "cancelled", self.usage, self.model, attempts=tuple(self.tries), cost=self.cost)
 
-    def compaction(self, made: Plan, text: str | None) -> RecordedCompaction:
+    def compaction(self, made: plan.Plan, text: str | None) -> plan.RecordedCompaction:
         failure = "" if text is not None else printable(self.failure[:500])
         paid: dict[str, Any] = {"model": self.model, "calls": self.calls, "usage": self.usage, "cost": self.cost}
-        return RecordedCompaction(plan=made, summary=text, failure=failure, **paid, attempts=tuple(self.tries))
+        return plan.RecordedCompaction(plan=made, summary=text, failure=failure, **paid, attempts=tuple(self.tries))

@@ -16,35 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast import errors, events
+from holdfast import errors, events, messages
 from holdfast.agent import Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
 from holdfast.effects.drive import drive, replay
 from holdfast.effects.replay import Repeat
 from holdfast.effects.replay import UseRecorded as Recorded
-from holdfast.messages import (
-    CallChunk,
-    CallEnd,
-    CallStart,
-    ModelReply,
-    ModelRequest,
-    ReasoningChunk,
-    StreamEnd,
-    StreamNote,
-    StreamReset,
-    StreamStart,
-    StreamUsage,
-    Text,
-    TextChunk,
-    ToolSpec,
-    Usage,
-    UserMessage,
-    attachment_digests,
-    decode_reply,
-    encode,
-    total_usage,
-)
 from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
@@ -74,7 +52,6 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import Drift
     from holdfast.effects.scopes import EffectScope
-    from holdfast.messages import Attempt, StreamEvent
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import RequestKind
     from holdfast.policy.limits import OutOf
@@ -87,11 +64,11 @@ if TYPE_CHECKING:
     from holdfast.turns.conversation import OpenTurn
     from holdfast.turns.state import CallModel, Thread
 
-    BudgetCheck = Callable[[Usage, float | None], Awaitable[OutOf | None]]
+    BudgetCheck = Callable[[messages.Usage, float | None], Awaitable[OutOf | None]]
     _HookKind: TypeAlias = RequestKind | Literal["compaction"]
 
 
-_HIDDEN_EVENTS: Final = frozenset((StreamStart, CallEnd))
+_HIDDEN_EVENTS: Final = frozenset((messages.StreamStart, messages.CallEnd))
 """Stream events that are not shown as live events."""
 
 
@@ -101,14 +78,14 @@ class PartialReply:
 
     key: str
     ask: EffectRequest
-    attempts: list[Attempt] | None
+    attempts: list[messages.Attempt] | None
     """Attempts that have ended."""
     paid: int = 0
     """Number of attempts, from the first, with usage that is already counted."""
     words: list[str] = field(default_factory=list[str])
-    usage: Usage | None = None
+    usage: messages.Usage | None = None
     """Usage that the provider has reported so far."""
-    whole: ModelReply | None = None
+    whole: messages.ModelReply | None = None
     """The complete reply while `after_model` hooks judge it: paid for, but its text must not be used yet."""
 
     @property
@@ -116,7 +93,7 @@ class PartialReply:
         """Id of the message made of this reply if the turn is stopped now."""
         return self.key.replace("/", ".").removesuffix(".model")
 
-    def reply(self, model: str) -> ModelReply | None:
+    def reply(self, model: str) -> messages.ModelReply | None:
         """The text so far as a reply, without text while hooks judge it; None if nothing has arrived."""
         reply, attempts = self.whole, tuple(self.attempts or ())
         if reply is not None:
@@ -125,11 +102,13 @@ class PartialReply:
         if not any(self.words):
             return None
         # Models that keep a ledger have the running attempt in it. For others, use the last reported usage.
-        usage = max(total_usage(attempts[self.paid :]), self.usage or Usage(), key=lambda usage: usage.total)
-        return ModelReply((Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
+        usage = max(
+            messages.total_usage(attempts[self.paid :]), self.usage or messages.Usage(), key=lambda usage: usage.total
+        )
+        return messages.ModelReply((messages.Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
 
     @property
-    def wasted(self) -> ModelReply | None:
+    def wasted(self) -> messages.ModelReply | None:
         """Usage of attempts that brought no text; None if they used nothing."""
         return None if self.whole is not None or any(self.words) else paid_tries((self.attempts or [])[self.paid :])
 
@@ -137,21 +116,23 @@ class PartialReply:
         """The record of this reply: the text so far with all attempts, or the attempts alone."""
         reply = self.reply(model)
         if reply is None:
-            return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.attempts or ())))
-        return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
+            return Cancelled(
+                at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(messages.encode(self.attempts or ()))
+            )
+        return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(messages.encode(reply)))
 
 
 class _ContextOverflow(Exception):
     """The provider refused the request as too long. If a `reply` says so, it is paid for."""
 
     def __init__(
-        self, reply: ModelReply | None = None, error: errors.ModelError | None = None, begun: float = 0.0
+        self, reply: messages.ModelReply | None = None, error: errors.ModelError | None = None, begun: float = 0.0
     ) -> None:
         super().__init__()
         self.reply = reply
         self.error = error
         self.begun = begun
-        self.tries: tuple[Attempt, ...] = () if (source := reply or error) is None else source.attempts
+        self.tries: tuple[messages.Attempt, ...] = () if (source := reply or error) is None else source.attempts
 
 
 class ModelCaller:
@@ -172,15 +153,15 @@ class ModelCaller:
         self._turn = turn
         self._redactor = performer.redactor
         self._held_streams: dict[Any, StreamRedactor] = {}
-        self._tools: tuple[tuple[ToolSpec, ...], object, tuple[ToolSpec, ...]] | None = None
+        self._tools: tuple[tuple[messages.ToolSpec, ...], object, tuple[messages.ToolSpec, ...]] | None = None
         """Tool specifications, the secrets known when they were redacted, and the redacted ones."""
         self._loop = asyncio.get_running_loop()
         self._files: dict[str, bytes] = {}
         self._searched = 0
         self._partial: PartialReply | None = None
-        self._earlier: tuple[Attempt, ...] = ()
+        self._earlier: tuple[messages.Attempt, ...] = ()
         """Attempts of this call before its context was compacted."""
-        self._unpaid: tuple[Attempt, ...] = ()
+        self._unpaid: tuple[messages.Attempt, ...] = ()
         """Those of them with uncounted usage."""
         self.rules = self._prepared.rules
         self._environment_id = turn.environments.get(agent.name)
@@ -189,7 +170,7 @@ class ModelCaller:
         """Replies of this model decode to equal values: no second decoding is needed."""
 
     @property
-    def unfinished(self) -> tuple[str, ModelReply | None]:
+    def unfinished(self) -> tuple[str, messages.ModelReply | None]:
         """The unfinished reply as it would be recorded now, with the id of its message; without text only its usage."""
         found = self._partial
         reply = None if found is None else found.reply(self._agent.model.name)
@@ -207,7 +188,7 @@ class ModelCaller:
             yield outcome
 
     @property
-    def _wasted(self) -> ModelReply | None:
+    def _wasted(self) -> messages.ModelReply | None:
         """Usage of the attempts of the current call if they brought no text."""
         found = None if self._partial is None else self._partial.wasted
         return None if found is None else self._with_cost(found)
@@ -277,10 +258,12 @@ class ModelCaller:
     def _recorded_response(self, key: str, outcome: Outcome) -> Replied | ModelCallFailed:
         match outcome:
             case Done():
-                return Replied(decode_reply(bytes(outcome.value)))
+                return Replied(messages.decode_reply(bytes(outcome.value)))
             case Failed():
                 found = [found.outcome for found in self._performer.below(key, PAID)]
-                paid = next((decode_reply(bytes(each.value)) for each in found if isinstance(each, Done)), None)
+                paid = next(
+                    (messages.decode_reply(bytes(each.value)) for each in found if isinstance(each, Done)), None
+                )
                 return _call_failed(outcome, paid)
             case _:
                 return ModelCallFailed("interrupted", "the model call was interrupted")
@@ -348,10 +331,10 @@ class ModelCaller:
                 if (wasted := paid_tries(self._unpaid)) is not None:
                     usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
                     answer = msgspec.structs.replace(answer, usage=usage, cost=cost)
-            said = encode(answer)
+            said = messages.encode(answer)
             body = self._redactor.bytes(said, numbers=False) if self._redactor.active else said
             # A custom model may have put anything into the reply.
-            reply = answer if self._faithful and body is said else decode_reply(body)
+            reply = answer if self._faithful and body is said else messages.decode_reply(body)
         except errors.ModelError as error:
             if again and error.kind == "context_overflow":
                 self._partial = None
@@ -379,11 +362,11 @@ class ModelCaller:
             return await self._record_failure(outcome, reply)  # it is too large for the store
         return await self._record_failure(failed, paid)
 
-    def _paid_attempts(self, error: errors.ModelError) -> ModelReply | None:
+    def _paid_attempts(self, error: errors.ModelError) -> messages.ModelReply | None:
         """Usage of a call that ended with an error."""
         wasted = paid_tries((*self._unpaid, *error.attempts))
         if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
-            wasted = ModelReply((), "cancelled", error.usage, self._agent.model.name)
+            wasted = messages.ModelReply((), "cancelled", error.usage, self._agent.model.name)
         return None if wasted is None else self._with_cost(wasted)
 
     def _record_environment(self, key: str) -> None:
@@ -400,7 +383,7 @@ class ModelCaller:
         value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))
         performer.submit([Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)], patient=True)
 
-    def _build_request(self, effect: CallModel, thread: Thread) -> ModelRequest:
+    def _build_request(self, effect: CallModel, thread: Thread) -> messages.ModelRequest:
         request = self._prepared.request(thread, effect.position, self._files)
         if self._earlier and request.ledger is not None:
             request.ledger.extend(self._earlier)
@@ -412,19 +395,20 @@ class ModelCaller:
         self._show(events.ModelStarted, model=self._agent.model.name, step=effect.position + 1)
         return request
 
-    def _redacted_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+    def _redacted_tools(self, tools: tuple[messages.ToolSpec, ...]) -> tuple[messages.ToolSpec, ...]:
         """The tool specifications without secrets; computed again only when a new secret is known."""
         seen = (tools, self._redactor.finder)
         if self._tools is None or self._tools[0] is not tools or self._tools[1] is not seen[1]:
             bodies = [(spec, msgspec.json.encode(spec)) for spec in tools]
             cleaned = [(spec, body, self._redactor.bytes(body, numbers=False)) for spec, body in bodies]
             clean = tuple(
-                spec if body is kept else msgspec.json.decode(kept, type=ToolSpec) for spec, body, kept in cleaned
+                spec if body is kept else msgspec.json.decode(kept, type=messages.ToolSpec)
+                for spec, body, kept in cleaned
             )
             self._tools = (*seen, clean if any(map(is_not, clean, tools)) else tools)
         return self._tools[2]
 
-    async def _record_failure(self, failed: Failed, paid: ModelReply | None = None) -> ModelCallFailed:
+    async def _record_failure(self, failed: Failed, paid: messages.ModelReply | None = None) -> ModelCallFailed:
         """Record that the call failed, and the cost of a reply that is rejected."""
         found, self._partial = self._partial, None
         if found is not None and found.whole is not None:
@@ -437,7 +421,7 @@ class ModelCaller:
             )
         return _call_failed(failed, paid)
 
-    async def _call_with_hooks(self, partial: PartialReply, request: ModelRequest) -> ModelReply:
+    async def _call_with_hooks(self, partial: PartialReply, request: messages.ModelRequest) -> messages.ModelReply:
         """The reply of the model, or of a hook in its place; `after_model` hooks may change it."""
         asked = HookRequest(self._hook_runner.turn, request)
         given = await self._model_hooks.before(partial.key, asked, partial.ask.content)
@@ -459,7 +443,7 @@ class ModelCaller:
         self._partial = None
         return judged
 
-    def _with_cost(self, reply: ModelReply) -> ModelReply:
+    def _with_cost(self, reply: messages.ModelReply) -> messages.ModelReply:
         if reply.cost is not None:
             return reply
         asked = reply.attempts[-1].model if reply.attempts else self._agent.model.name
@@ -476,11 +460,11 @@ class ModelCaller:
             self._searched, self._files = 0, {}
         added = thread.tail(len(thread) - self._searched)
         self._searched = len(thread)
-        found = [digest for message in added for digest in attachment_digests(message)]
+        found = [digest for message in added for digest in messages.attachment_digests(message)]
         self._files.update({digest: before[digest] for digest in found if digest in before})
         return [digest for digest in found if digest not in self._files]
 
-    async def _stream(self, partial: PartialReply, request: ModelRequest) -> ModelReply:
+    async def _stream(self, partial: PartialReply, request: messages.ModelRequest) -> messages.ModelReply:
         model = self._agent.model
         self._partial = partial
         stream = stream_batches(model, request)
@@ -488,33 +472,33 @@ class ModelCaller:
             async for batch in stream:
                 for event in batch:
                     kind = type(event)
-                    if kind is StreamEnd:
+                    if kind is messages.StreamEnd:
                         self._show_held_back()
                         self._partial = None
-                        reply = cast("StreamEnd", event).reply
+                        reply = cast("messages.StreamEnd", event).reply
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
-                    if kind is StreamUsage:
-                        partial.usage = cast("StreamUsage", event).usage
+                    if kind is messages.StreamUsage:
+                        partial.usage = cast("messages.StreamUsage", event).usage
                     elif kind not in _HIDDEN_EVENTS:
                         self._show_event(event, partial.words)
         finally:
             await stream.aclose()
         raise errors.StreamCut(model.name)
 
-    def _show_event(self, event: StreamEvent, said: list[str]) -> None:
-        if type(event) is TextChunk:
+    def _show_event(self, event: messages.StreamEvent, said: list[str]) -> None:
+        if type(event) is messages.TextChunk:
             said.append(event.text)
             self._show_delta(events.TextDelta, "text", event.text)
             crash_point("model.mid_stream")
-        elif type(event) is CallChunk:
+        elif type(event) is messages.CallChunk:
             self._show_delta(events.ToolCallDelta, "arguments", event.arguments, call_id=event.id)
-        elif type(event) is CallStart:
+        elif type(event) is messages.CallStart:
             self._host.show(events.ToolCallAnnounced, self._run, {"call_id": event.id, "tool": event.name})
-        elif type(event) is ReasoningChunk:
+        elif type(event) is messages.ReasoningChunk:
             self._show_delta(events.ReasoningDelta, "text", event.text)
-        elif type(event) is StreamNote:
+        elif type(event) is messages.StreamNote:
             self._show(events.ModelNote, what=event.kind, detail=event.detail)
-        elif type(event) is StreamReset:
+        elif type(event) is messages.StreamReset:
             said.clear()
             self._held_streams.clear()
             self._show(events.AttemptReset, reason=event.reason)
@@ -550,8 +534,8 @@ class ModelCaller:
         self._host.show(kind, self._run, fields)
 
 
-def _call_failed(failed: Failed, paid: ModelReply | None) -> ModelCallFailed:
-    usage, cost = (Usage(), 0.0) if paid is None else (paid.usage, paid.cost)
+def _call_failed(failed: Failed, paid: messages.ModelReply | None) -> ModelCallFailed:
+    usage, cost = (messages.Usage(), 0.0) if paid is None else (paid.usage, paid.cost)
     return ModelCallFailed(failed.error.kind, failed.error.message, usage, cost)
 
 
@@ -592,7 +576,7 @@ class ModelHooks:
         found = _find_decision(await self._read_decisions(key), "turn", content)
         return found is not None and found.decided is not None
 
-    async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:
+    async def before(self, key: str, asked: HookRequest, content: str) -> messages.ModelReply | None:
         """The reply of a hook in place of the model; None to ask the model. A denial raises `ModelError`."""
         known = await self._read_decisions(key)
         found = _find_decision(known, asked.kind, content)
@@ -603,7 +587,7 @@ class ModelHooks:
             case Deny(reason):
                 raise errors.ModelError(reason, kind="denied")
             case Answer(value):
-                return ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
+                return messages.ModelReply((messages.Text(str(value)),), "stop", messages.Usage(), "hook", cost=0.0)
             case None:
                 return None
 
@@ -618,13 +602,13 @@ class ModelHooks:
             found = await self._record_decision(key, known, "compaction", content, said)
         return found is None or found.decided is None
 
-    async def after(self, asked: HookRequest, reply: ModelReply) -> ModelReply:
+    async def after(self, asked: HookRequest, reply: messages.ModelReply) -> messages.ModelReply:
         """The reply after the `after_model` hooks: itself, or a replacement. A denial raises `ModelError`."""
         if not self.judges_replies:
             return reply
         redactor, shown = self.performer.redactor, reply
         if redactor.active:
-            shown = decode_reply(redactor.bytes(encode(reply), numbers=False))
+            shown = messages.decode_reply(redactor.bytes(messages.encode(reply), numbers=False))
         judged = await self.hook_runner.after_model(asked, shown)
         if isinstance(judged, Deny):
             denied = errors.ModelError(judged.reason, kind="denied")
@@ -681,8 +665,8 @@ class CompletionRequest:
         self._prompt = check_string("prompt", prompt)
         if not prompt.strip():
             raise errors.InvalidArgument("prompt", prompt, "a question")
-        self.request = ModelRequest(
-            messages=(UserMessage("u1", (Text(prompt),)),),
+        self.request = messages.ModelRequest(
+            messages=(messages.UserMessage("u1", (messages.Text(prompt),)),),
             instructions=check_string("instructions", instructions),
             output=None if self.output is None else self.output.spec,
         )
@@ -705,8 +689,8 @@ class DirectCaller:
         self._prices = prices
         self._model_hooks = ModelHooks(performer, hooked)
         self._question = question
-        self._tried: list[Attempt] = []
-        self._paid: ModelReply | None = None
+        self._tried: list[messages.Attempt] = []
+        self._paid: messages.ModelReply | None = None
         """The reply of the model, or the usage of its attempts."""
 
     async def answer(self, place: EffectScope, key: str) -> Any:
@@ -741,7 +725,7 @@ class DirectCaller:
             if reply is None:
                 reply = self._paid = self._with_cost(await respond(model, request))
             reply = await model_hooks.after(asked, reply)
-            body = performer.redactor.bytes(encode(reply), numbers=False)
+            body = performer.redactor.bytes(messages.encode(reply), numbers=False)
         except errors.ModelError as error:
             self._paid = self._paid or self._waste(error.attempts)
             outcome: Outcome = failed_call(performer, key, ask, error, begun)
@@ -758,14 +742,14 @@ class DirectCaller:
             await performer.record(records, spend=spend)
         return outcome
 
-    def _with_cost(self, reply: ModelReply) -> ModelReply:
+    def _with_cost(self, reply: messages.ModelReply) -> messages.ModelReply:
         asked = self._question.model.name
         reply = reply if reply.model else msgspec.structs.replace(reply, model=asked)
         if reply.cost is not None or (not reply.raw_usage and not reply.usage.total):
             return reply
         return msgspec.structs.replace(reply, cost=reply_cost(reply, asked, self._prices))
 
-    def _waste(self, tried: Sequence[Attempt]) -> ModelReply | None:
+    def _waste(self, tried: Sequence[messages.Attempt]) -> messages.ModelReply | None:
         """Usage of attempts without a reply."""
         wasted = paid_tries(tried)
         return None if wasted is None else self._with_cost(wasted)
@@ -773,7 +757,7 @@ class DirectCaller:
     async def _value(self, outcome: Outcome) -> Any:
         match outcome:
             case Done():
-                reply = decode_reply(await self._performer.read_value(outcome))
+                reply = messages.decode_reply(await self._performer.read_value(outcome))
             case Failed(error=error):
                 raise errors.ModelError(error.message, kind=error.kind)
             case _:
@@ -793,7 +777,7 @@ def failed_call(
     ask: EffectRequest,
     error: errors.ModelError,
     begun: float,
-    earlier: Sequence[Attempt] = (),
+    earlier: Sequence[messages.Attempt] = (),
 ) -> Failed:
     """The record of a model call that ended with an error, with its attempts and the `earlier` ones."""
     info = ErrorInfo(printable(error.kind[:100]), bounded(performer.redactor.text(error.message)))
@@ -802,15 +786,15 @@ def failed_call(
     return Failed(at=performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
 
 
-def failure_records(failed: Failed | Cancelled, paid: ModelReply | None) -> tuple[list[Record], Spend | None]:
+def failure_records(failed: Failed | Cancelled, paid: messages.ModelReply | None) -> tuple[list[Record], Spend | None]:
     """The records of a call without a usable reply, and the spend of the unusable one (`paid`)."""
     if paid is None:
         return [failed], None
     return [paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
 
 
-def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:
-    return msgspec.Raw(encode(tried)) if tried else ABSENT
+def _attempts_detail(tried: Sequence[messages.Attempt]) -> msgspec.Raw:
+    return msgspec.Raw(messages.encode(tried)) if tried else ABSENT
 
 
 async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:

@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from holdfast import messages
 from holdfast.errors import InvariantBroken, RecordUnreadable
-from holdfast.messages import (
-    Attachment,
-    InputPart,
-    Origin,
-    Text,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    Usage,
-    UserMessage,
-    decode_reply,
-    message_of_reply,
-)
 from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import (
@@ -59,10 +47,10 @@ from holdfast.turns.state import Stopwatch, Thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.messages import Message
 
-
-_parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
+_parts: Final[Callable[[Any], tuple[messages.InputPart, ...]]] = msgspec.json.Decoder(
+    tuple[messages.Text | messages.Attachment, ...]
+).decode
 Source = Literal["turn", "direct", "child"]
 TRIGGERED: Final = "trigger/"
 """Prefix of the keys of inputs that triggers send."""
@@ -71,7 +59,7 @@ TRIGGERED: Final = "trigger/"
 class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input of a session. With `steer` it enters the running turn."""
 
-    parts: tuple[Text | Attachment, ...]
+    parts: tuple[messages.Text | messages.Attachment, ...]
     steer: bool = False
     pin: bool = False
     """The input stays in the context through all compactions."""
@@ -79,7 +67,7 @@ class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """Most milliseconds of the turn: from acceptance, or with `deadline_from_start` from its start."""
     deadline_from_start: bool = False
     metadata: dict[str, Any] | None = None
-    origin: Origin = "user"
+    origin: messages.Origin = "user"
     mandate: Mandate | None = None
     """The mandate of a sub-agent; only the first input of its session has one."""
     taint: InputTaint | None = None
@@ -101,7 +89,7 @@ _stop: Final = msgspec.json.Decoder(CancelRequest).decode
 
 def input_blobs(said: UserInput) -> tuple[Blob, ...]:
     """The attachments of an input as blobs."""
-    return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, Attachment))
+    return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, messages.Attachment))
 
 
 def turn_cause(number: int, key: str) -> Cause:
@@ -123,7 +111,7 @@ class HandoffUsage(msgspec.Struct, frozen=True):
     """Usage of a turn at its handoff; the next agent continues the count."""
 
     steps: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = 0.0
     used: Consumption = Consumption()
 
@@ -132,7 +120,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
     """Usage of several model calls."""
 
     calls: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
 
@@ -150,22 +138,22 @@ class OpenTurn:
     """The conversation before this turn as the model sees it, compacted."""
     position: int
     """Number of model calls in the session before this turn."""
-    said: tuple[UserMessage, ...] = ()
+    said: tuple[messages.UserMessage, ...] = ()
     """The inputs that began the turn."""
     compacts: bool = False
     """The turn only compacts the context."""
     deadline: int | None = None
     records: list[Record] = field(default_factory=list[Record])
-    inputs: dict[int, UserMessage] = field(default_factory=dict[int, UserMessage])
+    inputs: dict[int, messages.UserMessage] = field(default_factory=dict[int, messages.UserMessage])
     parked: Parked | None = None
-    batch: tuple[ToolCall, ...] = ()
+    batch: tuple[messages.ToolCall, ...] = ()
     batch_id: int = 0
-    results: dict[int, ToolResult] = field(default_factory=dict[int, ToolResult])
+    results: dict[int, messages.ToolResult] = field(default_factory=dict[int, messages.ToolResult])
     intended: set[int] = field(default_factory=set[int])
     told: set[int] = field(default_factory=set[int])
     """Calls of the batch with recorded taint, which replaces the taint of their tools."""
     steps: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: messages.Usage = field(default_factory=messages.Usage)
     cost: float | None = 0.0
     pinned: frozenset[str] = frozenset()
     """Messages that stay in the context."""
@@ -204,9 +192,9 @@ class OpenTurn:
     refused: str = ""
     """The error kind of the last failed model call."""
 
-    def enter(self, number: int, key: str, said: UserInput, of_session: Mapping[str, Any]) -> UserMessage:
+    def enter(self, number: int, key: str, said: UserInput, of_session: Mapping[str, Any]) -> messages.UserMessage:
         """Let an input into the turn; returns its message. `of_session` is the metadata of the session."""
-        message = UserMessage(f"{self.run}.i{number}", said.parts, said.origin)
+        message = messages.UserMessage(f"{self.run}.i{number}", said.parts, said.origin)
         if said.compact:
             self.compacts = True
         elif not self.inputs:
@@ -225,7 +213,7 @@ class OpenTurn:
 
 _DEFERRAL: Final = f"/{keys.DEFERRAL}"
 _TAINTED: Final = f"/{keys.TAINTED}"
-_LEFT_OUT: Final[dict[str, Callable[[Message], Message]]] = {
+_LEFT_OUT: Final[dict[str, Callable[[messages.Message], messages.Message]]] = {
     "bad_request": without_files,
     "content_filter": without_words,
 }
@@ -348,7 +336,7 @@ class Conversation:
         return self._seen.thread
 
     @property
-    def history(self) -> list[Message]:
+    def history(self) -> list[messages.Message]:
         """All messages; inputs carry their metadata."""
         if not self._inputs:
             return list(self.thread.messages)
@@ -450,7 +438,7 @@ class Conversation:
     def _nested(self, turn: OpenTurn, record: Outcome) -> None:
         """Count the call of a program. The model does not see its result, but later calls may depend on it."""
         name = keys.tool_in_key(record.key)
-        background = is_background(result_of(ToolCall("", name, {}), record))
+        background = is_background(result_of(messages.ToolCall("", name, {}), record))
         if not background and not self._tainted(turn, record):
             self.heard.setdefault(name, record.key)
         self.tool_calls += 1
@@ -472,7 +460,7 @@ class Conversation:
             if self._whole:  # the model sees less from here on; the history is unchanged
                 self._seen = View(made.applied(self.context), len(self.thread))
         elif is_paid(record.key):  # a reply that was paid for and not used
-            reply = decode_reply(bytes(record.value))
+            reply = messages.decode_reply(bytes(record.value))
             self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost))
         elif is_kept(record.key):
             self.variables = decode_changed_variables(bytes(record.value)).after(self.variables)
@@ -493,12 +481,12 @@ class Conversation:
             turn.intended.add(key.call)
 
     def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
-        reply = decode_reply(bytes(record.value))
+        reply = messages.decode_reply(bytes(record.value))
         self.position += 1
         self.steps += 1
         turn.steps += 1
         self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost), steps=1)
-        message = message_of_reply(reply, f"{turn.run}.{number}")
+        message = messages.message_of_reply(reply, f"{turn.run}.{number}")
         if not message.parts:
             return
         self.thread = self.thread.add(message)
@@ -518,7 +506,9 @@ class Conversation:
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
         note = decode_checkpoint(record).note
         if note is not None:
-            self.thread = self.thread.add(UserMessage(f"{turn.run}.{number}", (Text(note),), "holdfast"))
+            self.thread = self.thread.add(
+                messages.UserMessage(f"{turn.run}.{number}", (messages.Text(note),), "holdfast")
+            )
 
     def _result(self, turn: OpenTurn, call: int, record: Outcome) -> None:
         if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
@@ -544,7 +534,7 @@ class Conversation:
             if number not in turn.told and result.state != "skipped" and not is_background(result):
                 self.heard.setdefault(result.name, keys.call_key(turn.run, turn.batch_id, number, result.name))
         turn.spent += Consumption(tool_calls=len(results), background=sum(map(is_background, results)))
-        self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
+        self.thread = self.thread.add(messages.ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
             self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))
         turn.batch, turn.results, turn.told, turn.finished = (), {}, set(), None

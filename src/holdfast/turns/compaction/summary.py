@@ -12,24 +12,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    ModelRequest,
-    Reasoning,
-    Refusal,
-    Settings,
-    Text,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-    encode,
-)
+from holdfast import messages
 from holdfast.turns.compaction.budget import ESTIMATOR, text_tokens
 from holdfast.turns.compaction.plan import harmless_summary, mark_of, spanned, summary_in
 
 if TYPE_CHECKING:
-    from holdfast.messages import FinishReason, InputPart, Message, Part, ToolResult
     from holdfast.turns.compaction.budget import Counter
     from holdfast.turns.compaction.plan import Plan
     from holdfast.turns.state import Thread
@@ -62,46 +49,52 @@ class QuoteLimits(msgspec.Struct, frozen=True, gc=False):
         return QuoteLimits(*(max(limit // 2, 40) for limit in msgspec.structs.astuple(self)))
 
 
-def quoted(message: Message, limits: QuoteLimits, *, stays: bool = False) -> str:
+def quoted(message: messages.Message, limits: QuoteLimits, *, stays: bool = False) -> str:
     """Quote one message. `stays`: it remains in the context and is quoted only for understanding."""
     kept = ' kept="yes"' if stays else ""
     match message:
-        case UserMessage():
+        case messages.UserMessage():
             who = "user" if message.origin == "user" else "runtime"
             lines = [line for part in message.parts for line in _input(part, limits)]
-        case AssistantMessage():
+        case messages.AssistantMessage():
             who = "agent"
             lines = [line for part in message.parts for line in _part(part, limits)]
-        case ToolMessage():
+        case messages.ToolMessage():
             who = "tools"
             lines = [line for result in message.results for line in _result(result, limits)]
     return "\n".join([f'<entry from="{who}"{kept}>', *lines, "</entry>"])
 
 
-def _input(part: InputPart, limits: QuoteLimits) -> list[str]:
-    return _lines(part.text, limits.words) if type(part) is Text else [_file(part)] if type(part) is Attachment else []
+def _input(part: messages.InputPart, limits: QuoteLimits) -> list[str]:
+    return (
+        _lines(part.text, limits.words)
+        if type(part) is messages.Text
+        else [_file(part)]
+        if type(part) is messages.Attachment
+        else []
+    )
 
 
-def _part(part: Part, limits: QuoteLimits) -> list[str]:
+def _part(part: messages.Part, limits: QuoteLimits) -> list[str]:
     match part:
-        case Text() | Refusal():
+        case messages.Text() | messages.Refusal():
             return _lines(part.text, limits.words)
-        case Reasoning():
+        case messages.Reasoning():
             return ["(thinks)", *_lines(part.text, limits.thoughts)] if part.text.strip() else []
-        case ToolCall():
-            said = part.malformed or "" if part.arguments is None else encode(part.arguments).decode()
+        case messages.ToolCall():
+            said = part.malformed or "" if part.arguments is None else messages.encode(part.arguments).decode()
             return [f"(calls {inline(part.name)})", *_lines(said, limits.arguments)]
-        case Attachment():
+        case messages.Attachment():
             return [_file(part)]
 
 
-def _result(result: ToolResult, limits: QuoteLimits) -> list[str]:
+def _result(result: messages.ToolResult, limits: QuoteLimits) -> list[str]:
     content = result.content
-    said = content if isinstance(content, str) else encode(content).decode()
+    said = content if isinstance(content, str) else messages.encode(content).decode()
     return [f"(result of {inline(result.name)}: {result.state})", *_lines(said, limits.result)]
 
 
-def _file(file: Attachment) -> str:
+def _file(file: messages.Attachment) -> str:
     name = f"{inline(file.name)}, " if file.name else ""
     return f"(a file: {name}{inline(file.media_type)}, {file.size:,} bytes, {inline(file.digest)[:12]})"
 
@@ -244,7 +237,7 @@ def _fitting(entry: str, room: int) -> tuple[str, int]:
     return entry, size
 
 
-def summary_request(transcript: str, prior: str | None, cap: int) -> ModelRequest:
+def summary_request(transcript: str, prior: str | None, cap: int) -> messages.ModelRequest:
     """The request that extends the summary by one chunk; `cap` is the most tokens of the summary."""
     shape = "\n".join(f"## {name}\n({what})" for name, what in zip(HEADINGS, _WHAT, strict=True))
     so_far = "\n".join(_lines(prior, len(prior))) if prior and prior.strip() else "(none: this is the first)"
@@ -254,9 +247,9 @@ def summary_request(transcript: str, prior: str | None, cap: int) -> ModelReques
         f"Write the summary as it is now, and nothing else, in at most {cap * _WORDS // 100:,} words, under these five "
         f'headings. Write "none" where there is nothing.\n\n{shape}'
     )
-    question = UserMessage("summary", (Text(prompt),), "holdfast")
-    settings = Settings(max_output_tokens=cap + _SPARE)
-    return ModelRequest(messages=(question,), instructions=_INSTRUCTIONS, settings=settings)
+    question = messages.UserMessage("summary", (messages.Text(prompt),), "holdfast")
+    settings = messages.Settings(max_output_tokens=cap + _SPARE)
+    return messages.ModelRequest(messages=(question,), instructions=_INSTRUCTIONS, settings=settings)
 
 
 def repair_request(refused: Refused) -> str:
@@ -267,7 +260,7 @@ def repair_request(refused: Refused) -> str:
     )
 
 
-def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter | None = None) -> str | Refused:
+def accept_summary(text: str, finish: messages.FinishReason, cap: int, counter: Counter | None = None) -> str | Refused:
     """The summary in the reply of a model, without the text around it; or the reason why it is unusable."""
     if finish == "output_limit":
         return Refused("cut", "the summary was cut off by the output limit")
@@ -276,7 +269,7 @@ def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter |
     body = _body(text)
     if isinstance(body, Refused):
         return body
-    size = (counter or ESTIMATOR).tokens(UserMessage("", (Text(body),)))
+    size = (counter or ESTIMATOR).tokens(messages.UserMessage("", (messages.Text(body),)))
     if size > cap:
         return Refused("too_long", f"the summary takes about {size:,} tokens, and may take {cap:,}")
     return body

@@ -33,7 +33,7 @@ from holdfast.turns.programs import answer_message, finish_of, is_finish
 from holdfast.turns.results import result_of, skipped_result
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Generator, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, Iterator
 
     from holdfast.clock import Clock
     from holdfast.effects.performer import LeasedJournal
@@ -720,45 +720,39 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
 
 def follow_store(feed: ChangeFeed, after: Cursor | None) -> AsyncGenerator[events.Event]:
     """Yield the events of all sessions in commit order, after a cursor or (None) after all submitted records."""
-    mark = feed.store.read_position() if after is None else None
-
-    async def follow() -> AsyncGenerator[events.Event]:
-        with feed.until_closed():
-            start = after if mark is None else Cursor(await mark)
-            async for event in _follow_store(feed, start or Cursor(0)):
-                yield event
-
-    return follow()
+    return _follow_store(feed, feed.store.read_position() if after is None else after)
 
 
-async def _follow_store(feed: ChangeFeed, after: Cursor) -> AsyncGenerator[events.Event]:
+async def _follow_store(feed: ChangeFeed, start: Cursor | Awaitable[int]) -> AsyncGenerator[events.Event]:
     store = feed.store
-    last = await store.last_position()
-    if after.place > last:
-        raise CursorInvalid(after.place, f"the store has come to {last}")
-    positions = _LivePositions(store.clock, await store.heads(list(feed.buffers)))
-    with feed.offering(ALL_JOURNALS, positions):
-        positions.begin(list(feed.buffers.values()), after)
-        pos = after.place if after.seen == ALL_EVENTS else after.place - 1
-        tag = cursor_tag(store.id)
-        while True:
-            version = store.version
-            entries = await store.feed(after=pos)
-            for entry in entries:
-                for event in positions.before(entry.journal, entry.seq):
+    with feed.until_closed():
+        after = start if isinstance(start, Cursor) else Cursor(await start)
+        last = await store.last_position()
+        if after.place > last:
+            raise CursorInvalid(after.place, f"the store has come to {last}")
+        positions = _LivePositions(store.clock, await store.heads(list(feed.buffers)))
+        with feed.offering(ALL_JOURNALS, positions):
+            positions.begin(list(feed.buffers.values()), after)
+            pos = after.place if after.seen == ALL_EVENTS else after.place - 1
+            tag = cursor_tag(store.id)
+            while True:
+                version = store.version
+                entries = await store.feed(after=pos)
+                for entry in entries:
+                    for event in positions.before(entry.journal, entry.seq):
+                        yield _with_store_cursor(event, pos, tag)
+                    pos = entry.pos
+                    if entry.record is None:
+                        continue  # corrupt: its session is stopped with a report
+                    record = await fetch_value(store, entry.record)
+                    found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
+                    for event in found if pos > after.place else found[after.seen + 1 :]:
+                        yield event
+                if entries:
+                    continue
+                for event in positions.rest():
                     yield _with_store_cursor(event, pos, tag)
-                pos = entry.pos
-                if entry.record is None:
-                    continue  # corrupt: its session is stopped with a report
-                record = await fetch_value(store, entry.record)
-                found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
-                for event in found if pos > after.place else found[after.seen + 1 :]:
-                    yield event
-            if entries:
-                continue
-            for event in positions.rest():
-                yield _with_store_cursor(event, pos, tag)
-            await feed.beyond(ALL_JOURNALS, pos, version)
+                await feed.beyond(ALL_JOURNALS, pos, version)
 
 
 class _LivePositions:

@@ -28,14 +28,7 @@ from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
 from holdfast.turns.compaction import plan
 from holdfast.turns.compaction.budget import ESTIMATOR, Careful, ContextBudget, Gauge
-from holdfast.turns.compaction.summary import (
-    Refused,
-    accept_summary,
-    chunks,
-    prior_of,
-    repair_request,
-    summary_request,
-)
+from holdfast.turns.compaction.summary import Refused, accept_summary, chunks, prior_of, repair_request, summary_request
 from holdfast.turns.machine import added
 from holdfast.turns.results import paid_for, paid_tries
 

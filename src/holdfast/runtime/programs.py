@@ -23,7 +23,7 @@ from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.eventloop import spawn
 from holdfast.messages import ToolCall
 from holdfast.policy.approvals import MARK
-from holdfast.policy.limits import Consumption, use_of_calls
+from holdfast.policy.limits import NOTHING, Consumption, use_of_calls
 from holdfast.policy.rules import CLEAN
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime import reconciliation
@@ -83,42 +83,35 @@ _KINDS: Final[dict[str, contract.ErrorKind]] = {
 }
 
 
+@dataclass(eq=False)
 class Programs:
     """Runs the programs of one turn, and keeps their effect on the turn."""
 
-    def __init__(
-        self,
-        host: SessionDrive,
-        agent: Agent,
-        performer: Performer,
-        runner: ToolCallRunner,
-        find_limit: Callable[[Consumption, Consumption], Awaitable[OutOf | None]],
-        variables: dict[str, Any],
-    ) -> None:
-        self.host = host
-        self.agent = agent
-        self.performer = performer
-        self.runner = runner
-        self._find_limit = find_limit
-        """Finds the limit that leaves no room for further calls after the usage of the batch."""
-        self.variables = variables
-        """The variables that the programs so far have left."""
-        self.taint: Taint = CLEAN
-        self.used = Consumption()
-        """The usage of the batch's programs."""
-        self.polled = False
-        self.answer: str | None = None
-        """The answer with which one of them ended the turn."""
-        self.out: OutOf | None = None
-        """The limit that ended the turn in one of them."""
-        self._batch: Mapping[str, ToolCallState] = {}
-        self._running: ProgramRunner | None = None
+    host: SessionDrive
+    agent: Agent
+    performer: Performer
+    runner: ToolCallRunner
+    find_limit: Callable[[Consumption, Consumption], Awaitable[OutOf | None]]
+    """Finds the limit that leaves no room for further calls after the usage of the batch."""
+    variables: dict[str, Any]
+    """The variables that the programs so far have left."""
+    taint: Taint = CLEAN
+    used: Consumption = NOTHING
+    """The usage of the batch's programs."""
+    polled: bool = False
+    answer: str | None = None
+    """The answer with which one of them ended the turn."""
+    out: OutOf | None = None
+    """The limit that ended the turn in one of them."""
+    running: ProgramRunner | None = None
+    """The last program that began."""
+    _batch: Mapping[str, ToolCallState] = field(default_factory=dict[str, "ToolCallState"])
 
     # ---- one batch ----
 
     def begin_batch(self, batch: Mapping[str, ToolCallState], taint: Taint) -> None:
         """Perform a batch of calls; `taint` is that of the turn so far."""
-        self.taint, self.used, self.polled, self.answer, self.out = taint, Consumption(), False, None, None
+        self.taint, self.used, self.polled, self.answer, self.out = taint, NOTHING, False, None, None
         self._batch = batch
 
     def take(self, call: PreparedCall) -> PreparedCall:
@@ -126,12 +119,12 @@ class Programs:
         key, tool = call.key, call.tool
 
         async def run(source: str) -> object:
-            self._running = ProgramRunner(self, call, source)
-            return await self._running.run()
+            self.running = ProgramRunner(self, call, source)
+            return await self.running.run()
 
         def stopped(now: int, ask: EffectRequest | None) -> Record:
-            if self._running is not None and self._running.key == key:
-                return self._running.stopped(now, ask)
+            if self.running is not None and self.running.key == key:
+                return self.running.stopped(now, ask)
             return reconciliation.stopped_program_outcome(
                 key, ask, now, reconciliation.finished_program_calls(self.performer.past, key), ()
             )
@@ -182,7 +175,7 @@ class Programs:
         """The limit without room for so many calls that run, or are about to begin, in a program."""
         ended = sum(isinstance(state, SettledCall) for state in self._batch.values())
         within = self.used + Consumption(tool_calls=ended) if ended else self.used
-        return await self._find_limit(within, use_of_calls(calls + len(self._batch) - ended, background))
+        return await self.find_limit(within, use_of_calls(calls + len(self._batch) - ended, background))
 
     def add_result(self, key: str, result: ToolResult) -> None:
         """Count a result that a program got: the rest of the turn may depend on it."""
@@ -191,11 +184,6 @@ class Programs:
         self.polled = self.polled or result.name in agent.rules.polling
         if agent.tracks_taint:
             self.taint = self.runner.taint_after(self.agent, self.taint, [(key, result)])
-
-    def left_over(self, now: int) -> Iterator[Record]:
-        """Outcomes for the open questions and pauses of the running program when the turn is stopped."""
-        if self._running is not None:
-            yield from self._running.unanswered(now)
 
 
 class ProgramRunner:

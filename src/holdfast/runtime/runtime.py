@@ -586,11 +586,7 @@ class Runtime:
 
     # ---- the engine ----
 
-    def _drive_of(
-        self,
-        work: Work | str,
-        stops_only: bool,
-    ) -> JournalDrive | None:
+    def _drive_of(self, work: Work | str, stops_only: bool) -> JournalDrive | None:
         session = work if isinstance(work, str) else work.journal
         if is_trigger_id(session):
             return None if self._only is not None else self.triggers.drive_of(session)

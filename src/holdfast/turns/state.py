@@ -167,10 +167,7 @@ class Thread:
     __slots__ = ("_count", "_shared", "_wire", "chain")
 
     def __init__(
-        self,
-        shared: list[Message] | None = None,
-        chain: bytes = _START,
-        wire: dict[str, list[bytes]] | None = None,
+        self, shared: list[Message] | None = None, chain: bytes = _START, wire: dict[str, list[bytes]] | None = None
     ) -> None:
         self._shared: list[Message] = [] if shared is None else shared
         self._wire: dict[str, list[bytes]] = {} if wire is None else wire

@@ -32,14 +32,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.records import Blob  # noqa: TC001  msgspec reads the annotations
-from holdfast.turns.compaction.budget import (
-    LEAST_SUMMARY,
-    ContextBudget,
-    Measure,
-    Why,
-    files_in,
-    measured,
-)
+from holdfast.turns.compaction.budget import LEAST_SUMMARY, ContextBudget, Measure, Why, files_in, measured
 from holdfast.turns.environment import Environment
 from holdfast.turns.keys import input_number
 from holdfast.turns.state import Thread

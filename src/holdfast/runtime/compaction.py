@@ -129,8 +129,13 @@ class Compactor:
         """The context, compacted as far as possible."""
         tokens = 0 if self._gauge is None else self._gauge.tokens
         made = await self.compact(key, thread, room, "full")
-        self._retry_at = 0 if made is not None else _retry_threshold(tokens, room)
-        return made or thread
+        if made is not None:
+            self._retry_at = 0
+            return made
+        # Again after a tenth more, and at the latest when the context no longer fits.
+        more = tokens * 11 // 10
+        self._retry_at = min(more, room.room + 1) if tokens <= room.room else more
+        return thread
 
     async def compact(
         self, key: str, thread: Thread, room: ContextBudget | None, why: Why, refused: messages.ModelReply | None = None
@@ -316,12 +321,6 @@ class Compactor:
         summary.tries[begun:] = reply.attempts or summary.tries[begun:]
         summary.count(reply, self._host.price(reply, model.name), model.name)
         return await self._model_hooks.after(asked, reply)
-
-
-def _retry_threshold(tokens: int, room: ContextBudget) -> int:
-    """Token count at which to compact again: a tenth more, and at the latest when the context no longer fits."""
-    more = tokens * 11 // 10
-    return min(more, room.room + 1) if tokens <= room.room else more
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.store.spending import model_spend
 from holdfast.turns.compaction.plan import MARK as COMPACTED
-from holdfast.turns.environment import INLINE, Prefix
+from holdfast.turns.environment import INLINE
 from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
 from holdfast.turns.results import MARK as PAID
@@ -377,7 +377,7 @@ class ModelCaller:
             body = self._redactor.bytes(body, numbers=False)
         place = f"{key}{ENVIRONMENT}{1 + len(performer.below(key, ENVIRONMENT))}"
         self._environment_id = id = prepared.environment_id
-        prefix, step = msgspec.Raw(msgspec.json.encode(Prefix(prepared.prefix))), performer.iteration or 0
+        prefix, step = msgspec.Raw(msgspec.json.encode({"prefix": prepared.prefix})), performer.iteration or 0
         ask = EffectRequest("sync_environment", self._agent.name, id, prefix, cause=Cause("model", key), iteration=step)
         small = len(body) <= INLINE
         value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))

@@ -224,13 +224,10 @@ class ProgramRunner:
                     return _report({"finished": FINISHED}, "", self._notes)
                 if not self._made and not self._unknown:
                     raise
-                said = reconciliation.stopped_program_outcome(
-                    self.key, None, 0, self._made, self._unknown
-                ).error.message
+                stopped = reconciliation.stopped_program_outcome(self.key, None, 0, self._made, self._unknown)
                 why = failure.error.message.removeprefix("The program was not run: ")
-                raise ToolFailure(
-                    ErrorInfo(programs.FAILED, f"{said} It could not be taken up again ({why}).")
-                ) from failure
+                said = f"{stopped.error.message} It could not be taken up again ({why})."
+                raise ToolFailure(ErrorInfo(programs.FAILED, said)) from failure
             try:
                 return await self._drive(program, step)
             finally:

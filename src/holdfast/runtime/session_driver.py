@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -75,11 +75,6 @@ class InboxInput:
     def run(self) -> str:
         """The turn that it begins, if it begins one."""
         return keys.turn_id(self.input.input)
-
-    @property
-    def notifies(self) -> bool:
-        """True if it carries notifications."""
-        return isinstance(self.said, UserInput) and self.said.origin == "holdfast"
 
     def deadline(self, agent: Agent | None, begun: int | None = None) -> int | None:
         """The deadline of the turn that it begins. `begun` is the start; without it such deadlines are None."""
@@ -223,7 +218,7 @@ class SessionDrive(JournalDrive):
             conversation, pending, ready = await read_session(self._store, lease)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
-            self._ledger.watch = conversation.watch.copy()
+            self._ledger.watch = replace(conversation.watch)
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
@@ -405,7 +400,7 @@ class SessionDrive(JournalDrive):
         if self._open is not None and (self._open.parked is not None or self._interruption is not None):
             self._held_back = True  # it would wait behind a turn that waits
             return False
-        if any(found.notifies for found in self._inbox):
+        if any(isinstance(found.said, UserInput) and found.said.origin == "holdfast" for found in self._inbox):
             self._held_back = True  # those before it have not entered yet
             return False
         try:

@@ -24,13 +24,12 @@ from holdfast.turns.conversation import CancelRequest, Conversation, decode_inpu
 from holdfast.turns.machine import Blame, Ending, added, answer_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.errors import HoldfastError
     from holdfast.events import Event
-    from holdfast.runtime.changes import ChangeFeed, Expectation
+    from holdfast.runtime.changes import Expectation
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Store
 
@@ -135,26 +134,21 @@ class TurnReader:
         return None if ending is None else Cursor(self._conversation.seq, int(ending.code == "no_progress"))
 
     async def wait(
-        self,
-        changes: ChangeFeed,
-        stuck: Callable[[str], HoldfastError | None],
-        expected: Expectation | None = None,
-        missing: Callable[[str], Awaitable[HoldfastError | None]] | None = None,
+        self, context: RuntimeContext, expected: Expectation | None = None, *, needs_agent: bool = False
     ) -> Ending:
         """Wait for the end of the turn. With `expected`, from before the input was accepted, nothing is read first.
 
-        Raises the error of `stuck` or `missing` (the session is not driven, or has no agent here) instead of waiting.
+        Raises the error of a session that is not driven, or with `needs_agent` has no agent here, instead of waiting.
         """
         if expected is not None and self.is_end(ended := await expected.news):
             return ended.ending
         while True:
-            with changes.expecting(self.session, self._conversation.seq, ends=True) as found:
-                ending = await self.read()
-                if ending is not None:
+            with context.changes.expecting(self.session, self._conversation.seq, ends=True) as found:
+                if (ending := await self.read()) is not None:
                     return ending
-                error = stuck(self.session)
-                if error is None and missing is not None:
-                    error = await missing(self.session)
+                error = context.sessions.stuck(self.session)
+                if error is None and needs_agent:
+                    error = await context.sessions.agent_missing(self.session)
                 if error is not None:
                     raise error
                 found.head = self._conversation.seq
@@ -232,15 +226,14 @@ class Turn:
         expected, self._expected = self._expected, None
         if expected is not None:
             expected.head = self._after
-        changes, stuck = self._context.changes, self._context.sessions.stuck
         if self._ended is not None and reader.is_end(self._ended):
             ending = self._ended.ending
         elif patience > 0 and await self._context.sessions.agent_missing(self.session) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
-                    ending = await reader.wait(changes, stuck)
+                    ending = await reader.wait(self._context)
         if ending is None:
-            ending = await reader.wait(changes, stuck, expected, self._context.sessions.agent_missing)
+            ending = await reader.wait(self._context, expected, needs_agent=True)
         agents = self._context.agents
         agent = None
         if ending.typed:

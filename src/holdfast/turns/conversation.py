@@ -11,31 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from holdfast import messages
+from holdfast import messages, records
 from holdfast.errors import InvariantBroken, RecordUnreadable
 from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
-from holdfast.records import (
-    Admitted,
-    Blob,
-    Cancelled,
-    Cause,
-    Done,
-    Ended,
-    EndStatus,
-    Failed,
-    Handed,
-    InputTaint,
-    Intended,
-    Opened,
-    Outcome,
-    Parked,
-    Record,
-    Resumed,
-    Started,
-    Unknown,
-    metadata_of,
-)
+from holdfast.records import Cause, InputTaint, Parked, Record, Started
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import Breaker, View, decode_compaction, is_compaction, without_files, without_words
 from holdfast.turns.environment import is_environment
@@ -48,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-_parts: Final[Callable[[Any], tuple[messages.InputPart, ...]]] = msgspec.json.Decoder(
-    tuple[messages.Text | messages.Attachment, ...]
-).decode
 Source = Literal["turn", "direct", "child"]
 TRIGGERED: Final = "trigger/"
 """Prefix of the keys of inputs that triggers send."""
@@ -87,9 +64,9 @@ _said: Final = msgspec.json.Decoder(UserInput).decode
 _stop: Final = msgspec.json.Decoder(CancelRequest).decode
 
 
-def input_blobs(said: UserInput) -> tuple[Blob, ...]:
+def input_blobs(said: UserInput) -> tuple[records.Blob, ...]:
     """The attachments of an input as blobs."""
-    return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, messages.Attachment))
+    return tuple(records.Blob(part.digest, part.size) for part in said.parts if isinstance(part, messages.Attachment))
 
 
 def turn_cause(number: int, key: str) -> Cause:
@@ -278,22 +255,22 @@ class Conversation:
     def _take(self, record: Record) -> None:
         self.watch.take(record)
         match record:
-            case Opened():
+            case records.Opened():
                 self.agent = record.agent
-                self.metadata = metadata_of(record)
+                self.metadata = records.metadata_of(record)
             case Started():
                 self.turn = self.opening(record)
-            case Admitted():
+            case records.Admitted():
                 self._admit(record)
-            case Ended():
+            case records.Ended():
                 self._end(record)
-            case Parked() | Resumed() if self.turn is not None:
+            case Parked() | records.Resumed() if self.turn is not None:
                 self.turn.parked = record if isinstance(record, Parked) else None
-            case Done() | Failed() | Unknown() | Cancelled():
+            case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
                 self._outcome(record)
-            case Intended():
+            case records.Intended():
                 self._intent(record)
-            case Handed():
+            case records.Handed():
                 self._hand(record)
             case _:
                 if self.turn is not None:
@@ -356,7 +333,7 @@ class Conversation:
 
     # ---- inputs ----
 
-    def _admit(self, record: Admitted) -> None:
+    def _admit(self, record: records.Admitted) -> None:
         turn = self.turn
         said = decode_input(bytes(record.body))
         if isinstance(said, UserInput) and self.mandate is None:
@@ -378,7 +355,7 @@ class Conversation:
 
     # ---- handoffs ----
 
-    def _hand(self, record: Handed) -> None:
+    def _hand(self, record: records.Handed) -> None:
         """Give the session to another agent, which continues the turn after the current step."""
         self.agent = record.agent
         self.handoffs += 1
@@ -408,7 +385,7 @@ class Conversation:
 
     # ---- outcomes ----
 
-    def _outcome(self, record: Outcome) -> None:
+    def _outcome(self, record: records.Outcome) -> None:
         turn = self.turn
         if turn is None:
             return
@@ -417,25 +394,25 @@ class Conversation:
         if key is None or key.run != turn.run:
             return
         match key.name, record:
-            case _, Done() if key.inner:
+            case _, records.Done() if key.inner:
                 self._within(turn, record)
             case _ if key.inner:
                 pass
             case _ if key.nested:
                 self._nested(turn, record)
-            case "model", Done():
+            case "model", records.Done():
                 self._reply(turn, key.number, record)
-            case "model", Failed(error=error):
+            case "model", records.Failed(error=error):
                 self.position += 1
                 turn.refused = error.kind
-            case "checkpoint", Done():
+            case "checkpoint", records.Done():
                 self._checkpoint(turn, key.number, record)
             case "tools", _:
                 self._result(turn, key.call, record)
             case _:
                 pass
 
-    def _nested(self, turn: OpenTurn, record: Outcome) -> None:
+    def _nested(self, turn: OpenTurn, record: records.Outcome) -> None:
         """Count the call of a program. The model does not see its result, but later calls may depend on it."""
         name = keys.tool_in_key(record.key)
         background = is_background(result_of(messages.ToolCall("", name, {}), record))
@@ -445,7 +422,7 @@ class Conversation:
         self.background += background
         turn.spent += Consumption(tool_calls=1, background=background)
 
-    def _within(self, turn: OpenTurn, record: Done) -> None:
+    def _within(self, turn: OpenTurn, record: records.Done) -> None:
         """Take in a record below a call: taint, compactions, usage, variables, environments."""
         if record.key.endswith(_DEFERRAL):
             self._take_in(turn, answer_taint(record.key.removesuffix(_DEFERRAL)))
@@ -470,7 +447,7 @@ class Conversation:
             self.environments = {**self.environments, record.ask.target: record.ask.content}
             turn.environments = self.environments
 
-    def _intent(self, record: Intended) -> None:
+    def _intent(self, record: records.Intended) -> None:
         turn = self.turn
         if turn is None:
             return
@@ -480,7 +457,7 @@ class Conversation:
         if key is not None and is_call and key.number == turn.batch_id:
             turn.intended.add(key.call)
 
-    def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
+    def _reply(self, turn: OpenTurn, number: int, record: records.Done) -> None:
         reply = messages.decode_reply(bytes(record.value))
         self.position += 1
         self.steps += 1
@@ -503,15 +480,15 @@ class Conversation:
     def _take_in(self, turn: OpenTurn, taint: Taint) -> None:
         self.taint = turn.taint = self.taint.joined(taint)
 
-    def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
+    def _checkpoint(self, turn: OpenTurn, number: int, record: records.Done) -> None:
         note = decode_checkpoint(record).note
         if note is not None:
             self.thread = self.thread.add(
                 messages.UserMessage(f"{turn.run}.{number}", (messages.Text(note),), "holdfast")
             )
 
-    def _result(self, turn: OpenTurn, call: int, record: Outcome) -> None:
-        if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
+    def _result(self, turn: OpenTurn, call: int, record: records.Outcome) -> None:
+        if not 1 <= call <= len(turn.batch) or (isinstance(record, records.Cancelled) and call in turn.results):
             return
         result = turn.results[call] = result_of(turn.batch[call - 1], record)
         if self._tainted(turn, record):
@@ -521,9 +498,9 @@ class Conversation:
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 
-    def _tainted(self, turn: OpenTurn, record: Outcome) -> bool:
+    def _tainted(self, turn: OpenTurn, record: records.Outcome) -> bool:
         """Take in the taint that an outcome records; returns False if it records none."""
-        if not isinstance(record, Done | Failed) or record.taint is None:
+        if not isinstance(record, records.Done | records.Failed) or record.taint is None:
             return False
         self._take_in(turn, Taint.of(record.taint))
         return True
@@ -541,7 +518,7 @@ class Conversation:
 
     # ---- how it ended ----
 
-    def _end(self, record: Ended) -> None:
+    def _end(self, record: records.Ended) -> None:
         self.endings[record.run] = ending_of_record(record)
         if self.turn is not None and record.run == self.turn.run:
             self._close(self.turn, record.status, self.endings[record.run].message)
@@ -554,7 +531,7 @@ class Conversation:
                     self._seen = View(Thread().add(*less), len(self.thread))
             self.turn = None
 
-    def _close(self, turn: OpenTurn, status: EndStatus | None, message: str = "") -> None:
+    def _close(self, turn: OpenTurn, status: records.EndStatus | None, message: str = "") -> None:
         """Give every call of the batch a result, also calls that never began."""
         if not turn.batch:
             return
@@ -585,12 +562,12 @@ class CheckpointOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 _decode_checkpoint: Final = msgspec.json.Decoder(CheckpointOutcome).decode
 
 
-def decode_checkpoint(record: Done) -> CheckpointOutcome:
+def decode_checkpoint(record: records.Done) -> CheckpointOutcome:
     """The outcome of a recorded checkpoint."""
     return _decode_checkpoint(bytes(record.value))
 
 
-def ending_of_record(record: Ended) -> Ending:
+def ending_of_record(record: records.Ended) -> Ending:
     """Decode the ending of a turn from its terminal record."""
     if record.value:
         return decode_ending(bytes(record.value))

@@ -382,22 +382,15 @@ class TurnState(msgspec.Struct, frozen=True, gc=False):
     """Number of the last recorded effect; limits do not apply to effects up to it."""
 
 
+@dataclass(slots=True)
 class Stopwatch:
     """Measures the working time of a session from its records, fed in order."""
 
-    __slots__ = ("_run", "_since", "total")
-
-    def __init__(self) -> None:
-        self.total = 0
-        """Milliseconds of work up to the last record."""
-        self._run = ""
-        """The turn under way; empty without one."""
-        self._since = 0
-
-    def copy(self) -> Stopwatch:
-        made = Stopwatch()
-        made.total, made._run, made._since = self.total, self._run, self._since
-        return made
+    total: int = 0
+    """Milliseconds of work up to the last record."""
+    _run: str = ""
+    """The turn under way; empty without one."""
+    _since: int = 0
 
     def take(self, record: Record) -> tuple[int, int] | None:
         """Count the time up to a record; returns the counted interval, if any."""

@@ -323,14 +323,9 @@ class Measure:
 
 
 def measured(
-    shown: Sequence[messages.Message],
-    budget: ContextBudget,
-    counter: Counter,
-    known: Reported | None,
-    *,
-    overflown: bool,
+    shown: Sequence[messages.Message], budget: ContextBudget, counter: Counter, known: Reported | None, why: Why
 ) -> Measure:
-    """Measure the messages. `overflown`: the provider refused them as too long."""
+    """Measure the messages. If `why` is ``overflow``, the provider refused them as too long."""
     weights = [counter.tokens(message) for message in shown]
     fixed, top, bottom = budget.fixed, 1, 1
     if known is not None and known.tokens > 0:
@@ -345,7 +340,7 @@ def measured(
                 fixed = max(known.tokens - sum(weights[:at]), 0)
                 break
     total, over = max(fixed + sum(weights), 1), budget.room + 1
-    if overflown and total < over:  # the estimate was too low by at least this much
+    if why == "overflow" and total < over:  # the estimate was too low by at least this much
         weights = [_scaled(weight, over, total) for weight in weights]
         fixed, top, bottom = _scaled(fixed, over, total), top * over, bottom * total
     return Measure(counter, tuple(weights), fixed, top, bottom)

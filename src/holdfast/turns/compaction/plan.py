@@ -273,16 +273,15 @@ def plan(
     provider has refused the request: then all that may go goes, even if the estimate says that it saves too little.
     """
     messages = thread.messages
-    measure = measured(messages, budget, counter, known, overflown=why == "overflow")
+    measure = measured(messages, budget, counter, known, why)
     if why == "full" and measure.total <= budget.share(budget.full, budget.fixed):
         return None
-    held = _held(messages, first_of_turn, pinned)
+    held, steered = _held(messages, first_of_turn, pinned)
     scene = _Planner(messages, measure, budget, reader, why, held)
     found = scene.cheap() or scene.trimmed() or scene.spanning()
-    if found is None and held.steered:
+    if found is None and steered:
         # Other inputs that entered the turn go as well, if they must; the last one stays.
-        strict = _Held(held.ids - frozenset(held.steered[:-1]), ())
-        found = _Planner(messages, measure, budget, reader, why, strict).spanning()
+        found = _Planner(messages, measure, budget, reader, why, held.difference(steered[:-1])).spanning()
     if found is None and why == "overflow":
         found = scene.most()
     if found is None:
@@ -293,24 +292,17 @@ def plan(
     return None if gain <= 0 or (fits and gain < worth) else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Ids of messages that must stay; `steered` are inputs that entered the turn after its first."""
-
-    ids: frozenset[str]
-    steered: tuple[str, ...]
-
-
-def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> _Held:
+def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> tuple[set[str], list[str]]:
+    """Ids of messages that must stay, and of those the inputs that entered the turn after its first."""
     ids = {m.id for m in messages if type(m) is UserMessage and m.id in pinned and mark_of(m) is None}
     at = next((n for n, message in enumerate(messages) if message.id == first), None)
     if at is None:
         if first:
             raise InvalidArgument("first of turn", first, "the id of a message of the conversation")
-        return _Held(frozenset(ids), ())
+        return ids, []
     # Messages of Holdfast (notes, notifications) may be summarised once the model has answered them.
     steered = [m.id for m in messages[at + 1 :] if type(m) is UserMessage and m.origin == "user" and m.id not in pinned]
-    return _Held(frozenset((*ids, first, *steered, *_cut_off(messages[at + 1 :]))), tuple(steered))
+    return ids.union((first, *steered, *_cut_off(messages[at + 1 :]))), steered
 
 
 def _cut_off(messages: Sequence[Message]) -> Iterator[str]:
@@ -332,7 +324,7 @@ class _Unit:
     held: bool
 
 
-def _units(messages: Sequence[Message], weights: Sequence[int], held: frozenset[str]) -> Iterator[_Unit]:
+def _units(messages: Sequence[Message], weights: Sequence[int], held: set[str]) -> Iterator[_Unit]:
     at = 0
     while at < len(messages):
         message = messages[at]
@@ -356,14 +348,14 @@ class _Planner:
     """Finds a plan for one conversation and one budget."""
 
     def __init__(
-        self, messages: tuple[Message, ...], measure: Measure, budget: ContextBudget, reader: str, why: Why, held: _Held
+        self, said: tuple[Message, ...], measure: Measure, budget: ContextBudget, reader: str, why: Why, held: set[str]
     ) -> None:
-        self._messages = messages
+        self._messages = said
         self._measure = measure
         self._budget = budget
         self._reader = reader
         self._why: Why = why
-        self._units = tuple(_units(messages, measure.weights, held.ids))
+        self._units = tuple(_units(said, measure.weights, held))
         self._total = measure.total
         self._full = min(budget.share(budget.full, budget.fixed), budget.room)
         self._aim = min(budget.share(budget.aim, measure.fixed), self._full)

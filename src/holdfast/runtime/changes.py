@@ -11,7 +11,7 @@ import re
 import secrets
 from collections import deque
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -604,17 +604,17 @@ def _parse_cursor(given: object, prefix: str, tag: str, what: str) -> Cursor:
     return Cursor(int(place), ALL_EVENTS if seen is None else int(seen), buffer, int(number or 0))
 
 
+@dataclass(eq=False, slots=True)
 class _LivePosition:
     """A reader's position in the live events of one session."""
 
-    def __init__(self, session: str, since: int | None, clock: Clock) -> None:
-        self._session = session
-        self._since = since
-        """Record at which the reader began; unknown at first to a reader of all sessions."""
-        self._clock = clock
-        self._buffers: deque[LiveEventBuffer] = deque()
-        self._number = 0
-        self._gap_reason: str | None = None
+    _session: str
+    _since: int | None
+    """Record at which the reader began; unknown at first to a reader of all sessions."""
+    _clock: Clock
+    _buffers: deque[LiveEventBuffer] = field(default_factory=deque["LiveEventBuffer"])
+    _number: int = 0
+    _gap_reason: str | None = None
 
     def offer(self, buffer: LiveEventBuffer) -> None:
         """Read the buffer of a new drive after the others."""
@@ -755,14 +755,15 @@ async def _follow_store(feed: ChangeFeed, start: Cursor | Awaitable[int]) -> Asy
                 await feed.beyond(ALL_JOURNALS, pos, version)
 
 
+@dataclass(eq=False, slots=True)
 class _LivePositions:
     """A reader's positions in the live events of all sessions that this process drives."""
 
-    def __init__(self, clock: Clock, heads: dict[str, int]) -> None:
-        self._clock = clock
-        self._shown = heads
-        self._positions: dict[str, _LivePosition] = {}
-        self._gap_reason: str | None = None
+    _clock: Clock
+    _shown: dict[str, int]
+    """The last shown record of each session."""
+    _positions: dict[str, _LivePosition] = field(default_factory=dict[str, _LivePosition])
+    _gap_reason: str | None = None
 
     def begin(self, buffers: list[LiveEventBuffer], after: Cursor) -> None:
         """Read the existing buffers, from the start or after the live event of a cursor."""

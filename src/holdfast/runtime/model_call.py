@@ -102,9 +102,8 @@ class PartialReply:
         if not any(self.words):
             return None
         # Models that keep a ledger have the running attempt in it. For others, use the last reported usage.
-        usage = max(
-            messages.total_usage(attempts[self.paid :]), self.usage or messages.Usage(), key=lambda usage: usage.total
-        )
+        counted = messages.total_usage(attempts[self.paid :]), self.usage or messages.Usage()
+        usage = max(counted, key=lambda usage: usage.total)
         return messages.ModelReply((messages.Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
 
     @property
@@ -116,9 +115,8 @@ class PartialReply:
         """The record of this reply: the text so far with all attempts, or the attempts alone."""
         reply = self.reply(model)
         if reply is None:
-            return Cancelled(
-                at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(messages.encode(self.attempts or ()))
-            )
+            tried = msgspec.Raw(messages.encode(self.attempts or ()))
+            return Cancelled(at=now, key=self.key, ask=self.ask, detail=tried)
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(messages.encode(reply)))
 
 
@@ -261,10 +259,8 @@ class ModelCaller:
                 return Replied(messages.decode_reply(bytes(outcome.value)))
             case Failed():
                 found = [found.outcome for found in self._performer.below(key, PAID)]
-                paid = next(
-                    (messages.decode_reply(bytes(each.value)) for each in found if isinstance(each, Done)), None
-                )
-                return _call_failed(outcome, paid)
+                paid = [messages.decode_reply(bytes(each.value)) for each in found if isinstance(each, Done)]
+                return _call_failed(outcome, paid[0] if paid else None)
             case _:
                 return ModelCallFailed("interrupted", "the model call was interrupted")
 
@@ -734,12 +730,11 @@ class DirectCaller:
         else:
             crash_point("model.after_reply")
             outcome = await performer.succeeded(key, ask, body, begun)
-            if isinstance(outcome, Done):
+            if not isinstance(outcome, Failed):
                 await performer.record([outcome], spend=model_spend(reply.usage, reply.cost))
                 return outcome
-        if isinstance(outcome, Failed):
-            records, spend = failure_records(outcome, self._paid)
-            await performer.record(records, spend=spend)
+        records, spend = failure_records(outcome, self._paid)
+        await performer.record(records, spend=spend)
         return outcome
 
     def _with_cost(self, reply: messages.ModelReply) -> messages.ModelReply:
@@ -762,13 +757,12 @@ class DirectCaller:
                 raise errors.ModelError(error.message, kind=error.kind)
             case _:
                 raise errors.EffectFailed(outcome.key, "interrupted", "the model call was interrupted")
-        output, text = self._question.output, reply.text
+        output = self._question.output
         if output is None:
-            return text
-        complaint = output.complaint(text)
-        if complaint is not None:
+            return reply.text
+        if (complaint := output.complaint(reply.text)) is not None:
             raise errors.ModelError(complaint, kind="invalid_output")
-        return output.load(text)
+        return output.load(reply.text)
 
 
 def failed_call(

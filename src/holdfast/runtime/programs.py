@@ -116,7 +116,7 @@ class Programs:
 
     def take(self, call: PreparedCall) -> PreparedCall:
         """The call of a program, with a tool that runs it."""
-        key, tool = call.key, call.tool
+        key = call.key
 
         async def run(source: str) -> object:
             self.running = ProgramRunner(self, call, source)
@@ -125,21 +125,18 @@ class Programs:
         def stopped(now: int, ask: EffectRequest | None) -> Record:
             if self.running is not None and self.running.key == key:
                 return self.running.stopped(now, ask)
-            return reconciliation.stopped_program_outcome(
-                key, ask, now, reconciliation.finished_program_calls(self.performer.past, key), ()
-            )
+            made = reconciliation.finished_program_calls(self.performer.past, key)
+            return reconciliation.stopped_program_outcome(key, ask, now, made, ())
 
-        return msgspec.structs.replace(
-            call, program=stopped, tool=None if tool is None else replace(tool, function=run)
-        )
+        tool = None if call.tool is None else replace(call.tool, function=run)
+        return msgspec.structs.replace(call, program=stopped, tool=tool)
 
     def skipped(self, call: AuthorizedCall) -> AuthorizedCall:
         """The call, refused if a program before it ended the turn."""
         if not self.over:
             return call
-        return msgspec.structs.replace(
-            call, refused=ErrorInfo(programs.STOPPED, SKIPPED), decision=Perform(intent=False)
-        )
+        refused = ErrorInfo(programs.STOPPED, SKIPPED)
+        return msgspec.structs.replace(call, refused=refused, decision=Perform(intent=False))
 
     @property
     def over(self) -> bool:
@@ -165,9 +162,8 @@ class Programs:
                 self.variables = programs.decode_changed_variables(bytes(outcome.value)).after(self.variables)
             elif isinstance(outcome, Done) and programs.is_finish(name):
                 self.answer = programs.finish_of(outcome)
-        self.out = self.out or programs.limit_in_program(
-            call.outcome
-        )  # calls after the one that the limit ended were not begun
+        # Calls after the one that the limit ended were not begun.
+        self.out = self.out or programs.limit_in_program(call.outcome)
 
     # ---- for the running program ----
 
@@ -568,9 +564,8 @@ class ProgramRunner:
         ended = [key for key in self._calls.keys_running if key in self._runner.settled]
         open_calls = [self._runner.open.get(key) for key in self._calls.keys_running]
         unknown = [running.call.key for running in open_calls if running and running.begun and running.call.alone]
-        return reconciliation.stopped_program_outcome(
-            self.key, ask, now, [*self._made, *ended], [*self._unknown, *unknown]
-        )
+        made, unknown = [*self._made, *ended], [*self._unknown, *unknown]
+        return reconciliation.stopped_program_outcome(self.key, ask, now, made, unknown)
 
     def unanswered(self, now: int) -> Iterator[Record]:
         """Outcomes for open questions and pauses when the program is abandoned."""

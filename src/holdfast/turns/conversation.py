@@ -483,9 +483,8 @@ class Conversation:
     def _checkpoint(self, turn: OpenTurn, number: int, record: records.Done) -> None:
         note = decode_checkpoint(record).note
         if note is not None:
-            self.thread = self.thread.add(
-                messages.UserMessage(f"{turn.run}.{number}", (messages.Text(note),), "holdfast")
-            )
+            said = messages.UserMessage(f"{turn.run}.{number}", (messages.Text(note),), "holdfast")
+            self.thread = self.thread.add(said)
 
     def _result(self, turn: OpenTurn, call: int, record: records.Outcome) -> None:
         if not 1 <= call <= len(turn.batch) or (isinstance(record, records.Cancelled) and call in turn.results):

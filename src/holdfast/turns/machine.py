@@ -351,9 +351,8 @@ def _admitted(state: TurnState, awaited: Checkpoint, inputs: Inputs) -> TurnStat
     text = awaited.note if inputs.told is None else inputs.told
     if text is None and not entered:
         return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
-    note = (
-        () if text is None else (messages.UserMessage(f"{state.run}.{awaited.id}", (messages.Text(text),), "holdfast"),)
-    )
+    name = f"{state.run}.{awaited.id}"
+    note = () if text is None else (messages.UserMessage(name, (messages.Text(text),), "holdfast"),)
     # New input may well ask for the same work again.
     trace = Trace() if entered else state.trace
     if not entered and text != awaited.note:  # the model heard the advice that was offered to it

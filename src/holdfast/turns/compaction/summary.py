@@ -66,13 +66,9 @@ def quoted(message: messages.Message, limits: QuoteLimits, *, stays: bool = Fals
 
 
 def _input(part: messages.InputPart, limits: QuoteLimits) -> list[str]:
-    return (
-        _lines(part.text, limits.words)
-        if type(part) is messages.Text
-        else [_file(part)]
-        if type(part) is messages.Attachment
-        else []
-    )
+    if type(part) is messages.Text:
+        return _lines(part.text, limits.words)
+    return [_file(part)] if type(part) is messages.Attachment else []
 
 
 def _part(part: messages.Part, limits: QuoteLimits) -> list[str]:

@@ -318,22 +318,24 @@ class TaskRun:
         self._report = note, fraction if fraction is not None and 0 <= fraction <= 1 else None
         if self._report_timer is None:
             self._record_report()
+            self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._report_again)
+
+    def _report_again(self) -> None:
+        self._report_timer = None
+        if self._report is not None:
+            self._take_report(*self._report)
 
     def _flush(self) -> None:
         """Record the newest report before the end."""
         if self._report_timer is not None:
             self._report_timer.cancel()
+            self._report_timer = None
         self._record_report()
-        if self._report_timer is not None:
-            self._report_timer.cancel()
 
     def _record_report(self) -> None:
-        """Record the newest report; the next ones follow after a while."""
-        told, self._report, self._report_timer = self._report, None, None
-        if told is None:
+        if self._report is None:
             return
-        self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._record_report)
-        note, fraction = told
+        (note, fraction), self._report = self._report, None
         try:
             record = records.Progressed(at=self.performer.now(), run=records.TASK_RUN, note=note, fraction=fraction)
             self.performer.submit([record], patient=True)

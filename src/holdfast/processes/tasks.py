@@ -238,9 +238,7 @@ class TaskRun:
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         bound, refused = bind(sent, tool, () if self._agent is None else self._agent.tools)
-        known = tool is None or call.implementation in {None, tool.implementation}
-        same = tool is None or call.definition is None or (call.definition == tool.digest and known)
-        if not begun and not same:
+        if not begun and tool is not None and not _is_approved(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
             refused = records.ErrorInfo(DENIED_ERROR, said)
         return PreparedCall(
@@ -343,6 +341,13 @@ class TaskRun:
             pass  # it is over here
         except errors.HoldfastError as error:
             _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
+
+
+def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
+    """Whether no person had to approve the call, or the tool is the one that a person approved."""
+    return call.definition is None or (
+        call.definition == tool.digest and call.implementation in {None, tool.implementation}
+    )
 
 
 def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> records.Outcome:

@@ -68,7 +68,7 @@ class ProcessDefinition(Generic[P, R]):
         return self._checked(stored)[0]
 
     def bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Refuse arguments that it has no parameter for, and too few of them; their values may not be known yet."""
+        """The arguments by name; refuses unknown and missing ones. Their values may not be known yet."""
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:

@@ -430,7 +430,8 @@ class Processes:
         view = None if all(state.over for _, state in states) else await self._view()
         told: list[lists.ProcessLine] = []
         for each, state in states:
-            line, stuck = lists.process_line(state), None if view is None else await self._reason(each, view)
+            stuck = None if view is None or state.over else await self._reason(each, view)
+            line = lists.process_line(state)
             told.append(line if stuck is None else msgspec.structs.replace(line, stuck=stuck.reason))
         return told
 

@@ -598,6 +598,28 @@ async def test_the_last_report_of_a_task_is_never_lost() -> None:
         assert task.progress.note == "999"
 
 
+async def test_the_code_of_a_tool_is_read_only_for_a_call_that_a_person_approved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[object] = []
+
+    def code_digest(function: object) -> str:
+        read.append(function)
+        return "digest"
+
+    monkeypatch.setattr("holdfast.tools.definition.code_digest", code_digest)
+
+    @hf.tool(background=True)
+    async def works() -> str:
+        return "done"
+
+    agent = agent_with(works)
+    async with hf.open(None, agents=[agent]) as runtime:
+        await asked(runtime, agent)
+        assert (await ended_task(runtime)).status == "succeeded"
+    assert read == []
+
+
 async def test_progress_from_a_thread_is_recorded() -> None:
     @hf.tool(background=True)
     def counts(ctx: hf.Context) -> str:

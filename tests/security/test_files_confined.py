@@ -554,6 +554,14 @@ def test_a_pattern_that_eats_memory_is_ended(inside: Path) -> None:
         hands.search_files(pattern="(?:(a)|(b))*(?:(a)|b)*c", glob="big.txt")
 
 
+def test_a_file_with_a_null_byte_is_passed_over_before_it_takes_memory_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.toolkits.files.search.MATCHER_MEMORY", 160 * 1024 * 1024)
+    with RegexMatcher("x", time.monotonic() + 20, ignore_case=False, context=0, chars=100) as matcher:
+        # Four bytes for each character, once one does not fit into one.
+        assert matcher.find(b"\0" + b"a" * 30_000_000 + "\U0001f600".encode(), 10) is None
+        assert matcher.find(b"x", 10) is not None
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 def test_a_file_is_measured_by_what_is_read_not_by_what_it_claims() -> None:
     assert Path("/proc/self/status").stat().st_size == 0

@@ -48,8 +48,6 @@ ALLOWED = {
     ("policy.rules", "toolkits"),
     ("tools.context", "runtime"),  # a call has the runtime's services for the toolkits
     ("toolkits.agents", "agent"),
-    ("toolkits.agents", "processes"),
-    ("toolkits.agents", "runtime"),
     ("toolkits.tasks", "runtime"),
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.

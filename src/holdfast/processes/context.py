@@ -913,7 +913,7 @@ class ProcessContext:
         turn, clean = HookTurn(self._state.session or "", "", ""), self._performer.redactor.text
         hooked = HookRunner((), turn, guards=self._runtime.hooks, clean=clean)
         with self._waits.at_work():
-            return await DirectCaller(self._performer, self._runtime.prices, hooked).answer(place, key, question)
+            return await DirectCaller(self._performer, self._runtime.prices, hooked, question).answer(place, key)
 
 
 def _close_unused(work: tuple[Awaitable[Any], ...]) -> None:

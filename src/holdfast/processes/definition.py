@@ -5,7 +5,18 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_type_hints,
+    overload,
+)
 
 import holdfast
 from holdfast.effects.canonical import encode_value
@@ -26,6 +37,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_MAX_PROBLEMS: Final = 5
+"""How many problems with arguments are told at once."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ class ProcessDefinition(Generic[P, R]):
         return self._checked(stored)[0]
 
     def bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Refuse arguments that it has no parameter for, and too few of them; their values may not be known yet."""
+        """The arguments by name; refuses unknown and missing ones. Their values may not be known yet."""
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -71,7 +84,7 @@ class ProcessDefinition(Generic[P, R]):
             found = self._shape.__pydantic_validator__.validate_json(encode_value(arguments))
             plain = found.model_dump(mode="json", by_alias=True)
         except ValidationError as error:
-            details = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+            details = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_PROBLEMS]
             told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details)
             raise ProcessInvalid(self.name, f"its arguments do not fit: {told}") from None
         except InvalidValue as error:

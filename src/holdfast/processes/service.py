@@ -430,7 +430,8 @@ class Processes:
         view = None if all(state.over for _, state in states) else await self._view()
         told: list[lists.ProcessLine] = []
         for each, state in states:
-            line, stuck = lists.process_line(state), None if view is None else await self._reason(each, view)
+            stuck = None if view is None or state.over else await self._reason(each, view)
+            line = lists.process_line(state)
             told.append(line if stuck is None else msgspec.structs.replace(line, stuck=stuck.reason))
         return told
 
@@ -719,7 +720,7 @@ class Processes:
     async def _answer_turn(self, turn: AwaitedTurn, answer: Callable[[], Awaitable[Settlement]]) -> None:
         try:
             reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
-            await reader.wait(self._context.changes, self._context.sessions.stuck)
+            await reader.wait(self._context)
             self._context.poke((await answer()).wait.journal)
         except errors.HoldfastError as error:  # whoever waits looks by itself after a while
             _log.debug("nobody tells of the end of a turn of %r: %s", turn.session, error)

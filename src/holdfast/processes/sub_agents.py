@@ -236,7 +236,7 @@ class SubAgents:
         return (await taint_of_session(self._store, self._context.agents, child.session)).as_input
 
     async def _wait_in_memory(self, reader: TurnReader) -> Ending | None:
-        waiting = spawn(reader.wait(self._context.changes, self._context.sessions.stuck))
+        waiting = spawn(reader.wait(self._context))
         loop = asyncio.get_running_loop()
         until = loop.time() + self.patience
         try:

@@ -238,9 +238,7 @@ class TaskRun:
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         bound, refused = bind(sent, tool, () if self._agent is None else self._agent.tools)
-        known = tool is None or call.implementation in {None, tool.implementation}
-        same = tool is None or call.definition is None or (call.definition == tool.digest and known)
-        if not begun and not same:
+        if not begun and tool is not None and not _is_approved(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
             refused = records.ErrorInfo(DENIED_ERROR, said)
         return PreparedCall(
@@ -318,22 +316,24 @@ class TaskRun:
         self._report = note, fraction if fraction is not None and 0 <= fraction <= 1 else None
         if self._report_timer is None:
             self._record_report()
+            self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._report_again)
+
+    def _report_again(self) -> None:
+        self._report_timer = None
+        if self._report is not None:
+            self._take_report(*self._report)
 
     def _flush(self) -> None:
         """Record the newest report before the end."""
         if self._report_timer is not None:
             self._report_timer.cancel()
+            self._report_timer = None
         self._record_report()
-        if self._report_timer is not None:
-            self._report_timer.cancel()
 
     def _record_report(self) -> None:
-        """Record the newest report; the next ones follow after a while."""
-        told, self._report, self._report_timer = self._report, None, None
-        if told is None:
+        if self._report is None:
             return
-        self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._record_report)
-        note, fraction = told
+        (note, fraction), self._report = self._report, None
         try:
             record = records.Progressed(at=self.performer.now(), run=records.TASK_RUN, note=note, fraction=fraction)
             self.performer.submit([record], patient=True)
@@ -341,6 +341,13 @@ class TaskRun:
             pass  # it is over here
         except errors.HoldfastError as error:
             _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
+
+
+def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
+    """Whether no person had to approve the call, or the tool is the one that a person approved."""
+    return call.definition is None or (
+        call.definition == tool.digest and call.implementation in {None, tool.implementation}
+    )
 
 
 def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> records.Outcome:

@@ -122,21 +122,19 @@ class Attachments:
             raise InvalidArgument("older_than", older_than, f"{MIN_COLLECT_GRACE} or more")
         return await self._store.collect_unused(unused_ms=age, without_roots=without_roots, dry_run=dry_run)
 
-    async def keep(self, file: File, session: str) -> Attachment:
-        """Store a file that is being sent to a session."""
-        put = await self._store.put_attachment(file.data, file.media_type, name=file.name, session=session)
-        return Attachment(put.digest, file.media_type, put.size, file.name)
-
-    async def sendable(self, attachment: Attachment, session: str) -> Attachment:
-        """The stored attachment, if it may be sent to this session; raises `AttachmentUnknown`."""
-        digest = _digest_of(attachment)
+    async def of_input(self, given: File | Attachment, session: str) -> Attachment:
+        """The stored attachment of an input; raises `AttachmentUnknown` if it may not be sent to this session."""
+        if isinstance(given, File):
+            put = await self._store.put_attachment(given.data, given.media_type, name=given.name, session=session)
+            return Attachment(put.digest, given.media_type, put.size, given.name)
+        digest = _digest_of(given)
         put = await self._store.attachment(digest, session=session)
         put = put or await self._store.share_attachment(digest, session)
         if put is not None:
             return as_attachment(put)
         if not await self._store.may_read(session, digest) or (body := await self._store.blob(digest)) is None:
             raise AttachmentUnknown(digest, session)
-        return Attachment(digest, attachment.media_type, len(body), attachment.name)
+        return Attachment(digest, given.media_type, len(body), given.name)
 
 
 def as_attachment(put: StoredAttachment) -> Attachment:

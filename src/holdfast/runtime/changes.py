@@ -11,7 +11,7 @@ import re
 import secrets
 from collections import deque
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -33,7 +33,7 @@ from holdfast.turns.programs import answer_message, finish_of, is_finish
 from holdfast.turns.results import result_of, skipped_result
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Generator, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, Iterator
 
     from holdfast.clock import Clock
     from holdfast.effects.performer import LeasedJournal
@@ -604,17 +604,17 @@ def _parse_cursor(given: object, prefix: str, tag: str, what: str) -> Cursor:
     return Cursor(int(place), ALL_EVENTS if seen is None else int(seen), buffer, int(number or 0))
 
 
+@dataclass(eq=False, slots=True)
 class _LivePosition:
     """A reader's position in the live events of one session."""
 
-    def __init__(self, session: str, since: int | None, clock: Clock) -> None:
-        self._session = session
-        self._since = since
-        """Record at which the reader began; unknown at first to a reader of all sessions."""
-        self._clock = clock
-        self._buffers: deque[LiveEventBuffer] = deque()
-        self._number = 0
-        self._gap_reason: str | None = None
+    _session: str
+    _since: int | None
+    """Record at which the reader began; unknown at first to a reader of all sessions."""
+    _clock: Clock
+    _buffers: deque[LiveEventBuffer] = field(default_factory=deque["LiveEventBuffer"])
+    _number: int = 0
+    _gap_reason: str | None = None
 
     def offer(self, buffer: LiveEventBuffer) -> None:
         """Read the buffer of a new drive after the others."""
@@ -720,55 +720,50 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
 
 def follow_store(feed: ChangeFeed, after: Cursor | None) -> AsyncGenerator[events.Event]:
     """Yield the events of all sessions in commit order, after a cursor or (None) after all submitted records."""
-    mark = feed.store.read_position() if after is None else None
-
-    async def follow() -> AsyncGenerator[events.Event]:
-        with feed.until_closed():
-            start = after if mark is None else Cursor(await mark)
-            async for event in _follow_store(feed, start or Cursor(0)):
-                yield event
-
-    return follow()
+    return _follow_store(feed, feed.store.read_position() if after is None else after)
 
 
-async def _follow_store(feed: ChangeFeed, after: Cursor) -> AsyncGenerator[events.Event]:
+async def _follow_store(feed: ChangeFeed, start: Cursor | Awaitable[int]) -> AsyncGenerator[events.Event]:
     store = feed.store
-    last = await store.last_position()
-    if after.place > last:
-        raise CursorInvalid(after.place, f"the store has come to {last}")
-    positions = _LivePositions(store.clock, await store.heads(list(feed.buffers)))
-    with feed.offering(ALL_JOURNALS, positions):
-        positions.begin(list(feed.buffers.values()), after)
-        pos = after.place if after.seen == ALL_EVENTS else after.place - 1
-        tag = cursor_tag(store.id)
-        while True:
-            version = store.version
-            entries = await store.feed(after=pos)
-            for entry in entries:
-                for event in positions.before(entry.journal, entry.seq):
+    with feed.until_closed():
+        after = start if isinstance(start, Cursor) else Cursor(await start)
+        last = await store.last_position()
+        if after.place > last:
+            raise CursorInvalid(after.place, f"the store has come to {last}")
+        positions = _LivePositions(store.clock, await store.heads(list(feed.buffers)))
+        with feed.offering(ALL_JOURNALS, positions):
+            positions.begin(list(feed.buffers.values()), after)
+            pos = after.place if after.seen == ALL_EVENTS else after.place - 1
+            tag = cursor_tag(store.id)
+            while True:
+                version = store.version
+                entries = await store.feed(after=pos)
+                for entry in entries:
+                    for event in positions.before(entry.journal, entry.seq):
+                        yield _with_store_cursor(event, pos, tag)
+                    pos = entry.pos
+                    if entry.record is None:
+                        continue  # corrupt: its session is stopped with a report
+                    record = await fetch_value(store, entry.record)
+                    found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
+                    for event in found if pos > after.place else found[after.seen + 1 :]:
+                        yield event
+                if entries:
+                    continue
+                for event in positions.rest():
                     yield _with_store_cursor(event, pos, tag)
-                pos = entry.pos
-                if entry.record is None:
-                    continue  # corrupt: its session is stopped with a report
-                record = await fetch_value(store, entry.record)
-                found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
-                for event in found if pos > after.place else found[after.seen + 1 :]:
-                    yield event
-            if entries:
-                continue
-            for event in positions.rest():
-                yield _with_store_cursor(event, pos, tag)
-            await feed.beyond(ALL_JOURNALS, pos, version)
+                await feed.beyond(ALL_JOURNALS, pos, version)
 
 
+@dataclass(eq=False, slots=True)
 class _LivePositions:
     """A reader's positions in the live events of all sessions that this process drives."""
 
-    def __init__(self, clock: Clock, heads: dict[str, int]) -> None:
-        self._clock = clock
-        self._shown = heads
-        self._positions: dict[str, _LivePosition] = {}
-        self._gap_reason: str | None = None
+    _clock: Clock
+    _shown: dict[str, int]
+    """The last shown record of each session."""
+    _positions: dict[str, _LivePosition] = field(default_factory=dict[str, _LivePosition])
+    _gap_reason: str | None = None
 
     def begin(self, buffers: list[LiveEventBuffer], after: Cursor) -> None:
         """Read the existing buffers, from the start or after the live event of a cursor."""

@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import events
+from holdfast import events, messages
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes, printable
 from holdfast.errors import InvariantBroken, ModelError
-from holdfast.messages import (
-    AssistantMessage,
-    ModelReply,
-    ModelRequest,
-    Settings,
-    Text,
-    Usage,
-    UserMessage,
-    context_tokens,
-    decode_reply,
-    encode,
-)
 from holdfast.models import model as named
 from holdfast.models import respond
 from holdfast.policy.hooks import HookRequest
@@ -37,46 +26,27 @@ from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import compaction_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
-from holdfast.turns.compaction.budget import Careful, ContextBudget, Estimator, Gauge
-from holdfast.turns.compaction.plan import (
-    MARK,
-    Plan,
-    RecordedCompaction,
-    decode_compaction,
-    encode_asked,
-    fallback,
-    plan,
-)
-from holdfast.turns.compaction.summary import (
-    Refused,
-    accept_summary,
-    chunks,
-    prior_of,
-    repair_request,
-    summary_request,
-)
+from holdfast.turns.compaction import plan
+from holdfast.turns.compaction.budget import ESTIMATOR, Careful, ContextBudget, Gauge
+from holdfast.turns.compaction.summary import Refused, accept_summary, chunks, prior_of, repair_request, summary_request
 from holdfast.turns.machine import added
 from holdfast.turns.results import paid_for, paid_tries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from holdfast.agent import Agent
-    from holdfast.effects.performer import Performer
     from holdfast.effects.replay import RecordedEffect
-    from holdfast.messages import Attempt, Message
     from holdfast.models import Model
     from holdfast.records import Record
-    from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.model_call import ModelHooks
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.turns.compaction.budget import Counter, Why
-    from holdfast.turns.compaction.summary import Request
     from holdfast.turns.conversation import OpenTurn
     from holdfast.turns.state import Thread
 
 
-_NO_USAGE: Final = Usage()
+_NO_USAGE: Final = messages.Usage()
 MAX_CHUNKS: Final = 4
 """Most requests for one summary."""
 _MAX_MODEL_NAME: Final = 200
@@ -91,24 +61,15 @@ _log: Final = logging.getLogger("holdfast.compaction")
 class Compactor:
     """Compacts the context of one turn."""
 
-    def __init__(
-        self,
-        host: SessionDrive,
-        agent: Agent,
-        turn: OpenTurn,
-        performer: Performer,
-        hook_runner: HookRunner,
-        model_hooks: ModelHooks,
-    ) -> None:
+    def __init__(self, host: SessionDrive, agent: Agent, turn: OpenTurn, model_hooks: ModelHooks) -> None:
         self._host = host
         self._agent = agent
         self._turn = turn
-        self._performer = performer
-        self._hook_runner = hook_runner
+        self._performer = model_hooks.performer
         self._model_hooks = model_hooks
         self._breaker = turn.breaker
         given = agent.compaction.counter
-        self._counter: Counter = Estimator() if given is None else Careful(given)
+        self._counter: Counter = ESTIMATOR if given is None else Careful(given)
         self._gauge: Gauge | None = None
         self._retry_at = 0
         """After a compaction that changed nothing, the token count that triggers the next one."""
@@ -116,8 +77,8 @@ class Compactor:
         """Compactions made by this process, counted by the key of their model call."""
         self._summary: tuple[str, _SummaryDraft] | None = None
         """The key of the model call whose summary is being written, and the summary."""
-        self._failed_summary: _SummaryDraft | None = None
-        """A failed summary that a user had asked for."""
+        self.failed_summary: messages.ModelReply | None = None
+        """Usage of the failed summary of a user's request; None if it used nothing."""
         self._requests: list[bytes] = []
         """Encoded requests of the summary under way."""
         self.usage = _NO_USAGE
@@ -131,7 +92,7 @@ class Compactor:
         self.usage, self.cost = _NO_USAGE, 0.0
         for found in recorded:
             if isinstance(found.outcome, Done):
-                made = decode_compaction(bytes(found.outcome.value))
+                made = plan.decode_compaction(bytes(found.outcome.value))
                 thread = made.applied(thread)
                 self._breaker = made.judged(self._breaker, found.outcome.at)
                 self._count(made)
@@ -142,20 +103,20 @@ class Compactor:
         """True if compaction for the current call used anything, or an unknown amount."""
         return self.usage.total > 0 or self.cost != 0.0
 
-    def take_usage(self) -> tuple[Usage, float | None]:
+    def take_usage(self) -> tuple[messages.Usage, float | None]:
         """Return the usage and cost so far, and count from zero again."""
         taken = self.usage, self.cost
         self.usage, self.cost = _NO_USAGE, 0.0
         return taken
 
-    def _count(self, made: RecordedCompaction) -> None:
+    def _count(self, made: plan.RecordedCompaction) -> None:
         self.usage += made.usage
         self.cost = added(self.cost, made.cost)
 
-    def note_reported_tokens(self, thread: Thread, reply: ModelReply) -> None:
+    def note_reported_tokens(self, thread: Thread, reply: messages.ModelReply) -> None:
         """Learn from the token count of the provider."""
         if self._gauge is not None:
-            self._gauge = self._gauge.read(thread).reported(context_tokens(reply))
+            self._gauge = self._gauge.read(thread).reported(messages.context_tokens(reply))
 
     # ---- compacting ----
 
@@ -167,46 +128,32 @@ class Compactor:
     async def make_fit(self, key: str, thread: Thread, room: ContextBudget) -> Thread:
         """The context, compacted as far as possible."""
         tokens = 0 if self._gauge is None else self._gauge.tokens
-        made = await self._compact(key, thread, room, "full")
-        self._retry_at = 0 if made is not None else _retry_threshold(tokens, room)
-        return made or thread
+        made = await self.compact(key, thread, room, "full")
+        if made is not None:
+            self._retry_at = 0
+            return made
+        # Again after a tenth more, and at the latest when the context no longer fits.
+        more = tokens * 11 // 10
+        self._retry_at = min(more, room.room + 1) if tokens <= room.room else more
+        return thread
 
-    async def shrink_after_overflow(
-        self, key: str, thread: Thread, room: ContextBudget | None, refused: ModelReply | None = None
+    async def compact(
+        self, key: str, thread: Thread, room: ContextBudget | None, why: Why, refused: messages.ModelReply | None = None
     ) -> Thread | None:
-        """Compact a context that the provider has refused as too long; None if nothing can be removed.
+        """Compact the context; None if nothing can be removed.
 
-        A reply that says it was `refused` was paid for: its usage counts with the compaction.
+        A reply that `refused` the context as too long was paid for: its usage counts with the compaction. If the
+        summary that a user asked for fails, raises `ModelError`. Then nothing changes: the context fits already.
         """
-        return await self._compact(key, thread, room or self._guess_room(thread), "overflow", refused)
-
-    async def compact_on_request(self, key: str, thread: Thread, room: ContextBudget | None) -> Thread | None:
-        """Compact at a user's request; None if nothing can be removed.
-
-        Raises `ModelError` if the summary fails. Then nothing changes: the context fits already.
-        """
-        return await self._compact(key, thread, room or self._guess_room(thread), "asked")
-
-    def take_failed_summary(self) -> ModelReply | None:
-        """Usage of the failed summary of a user's request; None if it used nothing."""
-        summary, self._failed_summary = self._failed_summary, None
-        return None if summary is None else summary.paid()
-
-    def _guess_room(self, thread: Thread) -> ContextBudget:
-        """A guess for an unknown window: three quarters of this context."""
-        total = prepare(self._agent).fixed_tokens + sum(map(self._counter.tokens, thread.messages))
-        return self._agent.compaction.room(max(total * 3 // 4, 2_000), prepare(self._agent).fixed_tokens)
-
-    async def _compact(
-        self, key: str, thread: Thread, room: ContextBudget, why: Why, refused: ModelReply | None = None
-    ) -> Thread | None:
+        if room is None:  # a guess for an unknown window: three quarters of this context
+            fixed = prepare(self._agent).fixed_tokens
+            total = fixed + sum(map(self._counter.tokens, thread.messages))
+            room = self._agent.compaction.room(max(total * 3 // 4, 2_000), fixed)
         known = None if self._gauge is None else self._gauge.known
         first = self._turn.said[0].id if self._turn.said else ""
         reader = RESULT_READER if RESULT_READER in self._agent.tools else ""
-        made = plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
-        if not isinstance(made, Plan):
-            return None
-        if not await self._model_hooks.before_compaction(key, thread, made.before):
+        made = plan.plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
+        if made is None or not await self._model_hooks.before_compaction(key, thread, made.before):
             return None
         begun = asyncio.get_running_loop().time()
         self._requests.clear()
@@ -216,10 +163,10 @@ class Compactor:
             return None
         self._count(compaction)
         self._gauge = None
-        await self._hook_runner.observe("after_compaction", compaction.summary)
+        await self._model_hooks.hook_runner.observe("after_compaction", compaction.summary)
         return compaction.applied(thread)
 
-    async def _record(self, key: str, made: RecordedCompaction, begun: float) -> RecordedCompaction | None:
+    async def _record(self, key: str, made: plan.RecordedCompaction, begun: float) -> plan.RecordedCompaction | None:
         """Record a compaction; returns it without secrets, or None if it is too large for the store."""
         place = self._next_key(key)
         self._made_here[key] = self._made_here.get(key, 0) + 1
@@ -227,10 +174,8 @@ class Compactor:
             made = replace(made, asked=tuple(map(self._performer.keep_soon, self._requests)))
             self._requests.clear()
         body = self._performer.redactor.bytes(msgspec.json.encode(made), numbers=False)
-        kept = decode_compaction(body)
-        cause, step = Cause("model", key), self._performer.iteration or 0
-        content = digest_of_bytes("compaction", body)
-        ask = EffectRequest("direct", kept.model or kept.plan.way, content, cause=cause, iteration=step)
+        kept = plan.decode_compaction(body)
+        ask = self._ask(key, kept.model or kept.plan.way, body)
         crash_point("turn.before_compaction")
         outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
         if not isinstance(outcome, Done):
@@ -238,8 +183,12 @@ class Compactor:
         self._performer.submit([outcome], patient=True, spend=compaction_spend(kept))
         return kept
 
+    def _ask(self, key: str, target: str, content: bytes) -> EffectRequest:
+        cause, step = Cause("model", key), self._performer.iteration or 0
+        return EffectRequest("direct", target, digest_of_bytes("compaction", content), cause=cause, iteration=step)
+
     def _next_key(self, key: str) -> str:
-        return f"{key}{MARK}{1 + len(self._performer.below(key, MARK)) + self._made_here.get(key, 0)}"
+        return f"{key}{plan.MARK}{1 + len(self._performer.below(key, plan.MARK)) + self._made_here.get(key, 0)}"
 
     # ---- the summary ----
 
@@ -249,11 +198,8 @@ class Compactor:
             return
         key, summary = self._summary
         if summary.tries:
-            cause, step = Cause("model", key), self._performer.iteration or 0
-            ask = EffectRequest(
-                "direct", "summary", digest_of_bytes("compaction", key.encode()), cause=cause, iteration=step
-            )
-            detail = msgspec.Raw(self._performer.redactor.bytes(encode(summary.tries), numbers=False))
+            ask = self._ask(key, "summary", key.encode())
+            detail = msgspec.Raw(self._performer.redactor.bytes(messages.encode(summary.tries), numbers=False))
             cancelled = Cancelled(at=now, key=self._next_key(key), ask=ask, detail=detail)
             wasted = paid_tries(summary.tries)
             if wasted is not None:
@@ -263,12 +209,12 @@ class Compactor:
                 yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
             yield cancelled
 
-    async def _carry_out(self, key: str, thread: Thread, made: Plan) -> RecordedCompaction:
+    async def _carry_out(self, key: str, thread: Thread, made: plan.Plan) -> plan.RecordedCompaction:
         if made.way != "summary":
-            return RecordedCompaction(plan=made)
+            return plan.RecordedCompaction(plan=made)
         now = self._performer.now()
         if made.why != "asked" and not self._breaker.allows(now):
-            return RecordedCompaction(plan=fallback(thread, made))
+            return plan.RecordedCompaction(plan=plan.fallback(thread, made))
         summary = _SummaryDraft()
         self._summary = key, summary
         try:
@@ -279,10 +225,10 @@ class Compactor:
             summary.failure = describe_error(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
         if summary.failure and made.why == "asked":
-            self._failed_summary = summary
+            self.failed_summary = summary.paid()
             raise ModelError(summary.failure, kind="no_summary")
         if summary.failure:
-            dropped = fallback(thread, made)
+            dropped = plan.fallback(thread, made)
             gone = 0 if dropped.span is None else dropped.span.count
             _log.warning(
                 "session %s: no summary could be had (%s); %d messages are dropped from the context of the model and "
@@ -294,7 +240,7 @@ class Compactor:
                 fields = {"failures": self._breaker.failures, "reason": summary.failure}
                 self._host.show(events.CompactionPaused, self._turn.run, fields)
             return summary.compaction(dropped, None)
-        self._breaker = self._breaker.succeeded()
+        self._breaker = plan.Breaker()
         if summary.lost:
             _log.warning(
                 "session %s: the summary tells nothing of %d messages (%s); they stay in the history",
@@ -303,7 +249,7 @@ class Compactor:
             made = replace(made, gone=made.gone + summary.lost)
         return summary.compaction(made, summary.text)
 
-    async def _summarise(self, key: str, thread: Thread, made: Plan, summary: _SummaryDraft) -> None:
+    async def _summarise(self, key: str, thread: Thread, made: plan.Plan, summary: _SummaryDraft) -> None:
         asked = self._agent.compaction
         model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
@@ -311,9 +257,8 @@ class Compactor:
         written = False
         for number, chunk in enumerate(parts):
             try:
-                prior = await self._extend_summary(
-                    key, model, summary_request(chunk.text, prior, made.cap), made, summary
-                )
+                question = summary_request(chunk.text, prior, made.cap)
+                prior = await self._extend_summary(key, model, question, made, summary)
                 written = True
             except ModelError as error:
                 # One failed chunk does not fail the summary. After the second failure no further chunk is sent to the
@@ -329,18 +274,11 @@ class Compactor:
         summary.text = prior
 
     async def _extend_summary(
-        self, key: str, model: Model, question: Request, made: Plan, summary: _SummaryDraft
+        self, key: str, model: Model, question: messages.ModelRequest, made: plan.Plan, summary: _SummaryDraft
     ) -> str:
         """Extend the summary by one chunk of the transcript. The model may repair an unusable answer once."""
-        asked = UserMessage("summary", (Text(question.prompt),), "holdfast")
-        messages: tuple[Message, ...] = (asked,)
+        request = replace(question, ledger=summary.tries)
         for last in (False, True):
-            request = ModelRequest(
-                messages=messages,
-                instructions=question.instructions,
-                settings=Settings(max_output_tokens=question.max_output_tokens),
-                ledger=summary.tries,
-            )
             try:
                 reply = await self._ask_model(key, model, request, summary)
             except ModelError as error:
@@ -352,73 +290,66 @@ class Compactor:
                 return found
             if last:
                 raise ModelError(found.detail, kind=found.reason)
-            said = reply.text[: _CHARACTERS_PER_TOKEN * question.max_output_tokens].strip()
-            complaint = UserMessage("summary.repair", (Text(repair_request(found)),), "holdfast")
-            messages = (asked, *((AssistantMessage("summary.refused", (Text(said),)),) if said else ()), complaint)
+            said = reply.text[: _CHARACTERS_PER_TOKEN * (question.settings.max_output_tokens or 0)].strip()
+            refused = (messages.AssistantMessage("summary.refused", (messages.Text(said),)),) if said else ()
+            complaint = messages.UserMessage("summary.repair", (messages.Text(repair_request(found)),), "holdfast")
+            request = replace(request, messages=(*question.messages, *refused, complaint))
         raise InvariantBroken("a summary was asked for twice and neither given nor refused")
 
-    async def _ask_model(self, key: str, model: Model, request: ModelRequest, summary: _SummaryDraft) -> ModelReply:
+    async def _ask_model(
+        self, key: str, model: Model, request: messages.ModelRequest, summary: _SummaryDraft
+    ) -> messages.ModelReply:
         """The reply of the model, or of a hook in its place. Usage counts even if the reply is rejected."""
-        asked = HookRequest(self._hook_runner.turn, request, "summary")
-        question = digest_of_bytes("summary", encode([model.name, request.instructions, request.messages]))
+        asked = HookRequest(self._model_hooks.hook_runner.turn, request, "summary")
+        question = digest_of_bytes("summary", messages.encode([model.name, request.instructions, request.messages]))
         given = await self._model_hooks.before(key, asked, question)
         if given is not None:
             summary.count(given, 0.0, "hook")
             return await self._model_hooks.after(asked, given)
         begun = len(summary.tries)
         clean = self._performer.redactor.bytes
-        self._requests.append(encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
+        self._requests.append(plan.encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
         try:
-            said = encode(await respond(model, request))
+            said = messages.encode(await respond(model, request))
         except ModelError as error:
-            summary.set_attempts(begun, error.attempts)
+            summary.tries[begun:] = error.attempts or summary.tries[begun:]
             wasted = paid_tries(summary.tries[begun:])
             if wasted is not None:
                 summary.count(wasted, self._host.price(wasted, model.name), model.name)
             raise
-        reply = decode_reply(said)  # a custom model may have put anything into it
-        summary.set_attempts(begun, reply.attempts)
+        reply = messages.decode_reply(said)  # a custom model may have put anything into it
+        summary.tries[begun:] = reply.attempts or summary.tries[begun:]
         summary.count(reply, self._host.price(reply, model.name), model.name)
         return await self._model_hooks.after(asked, reply)
 
 
-def _retry_threshold(tokens: int, room: ContextBudget) -> int:
-    """Token count at which to compact again: a tenth more, and at the latest when the context no longer fits."""
-    more = tokens * 11 // 10
-    return min(more, room.room + 1) if tokens <= room.room else more
-
-
+@dataclass(slots=True)
 class _SummaryDraft:
-    def __init__(self) -> None:
-        self.text: str | None = None
-        self.failure = ""
-        self._model = ""
-        self._calls = 0
-        self._usage = Usage()
-        self._cost: float | None = 0.0
-        self.tries: list[Attempt] = []
-        self.lost = 0
-        """Number of messages that it leaves out because a chunk failed."""
-        self.trouble = ""
-        """The reason why the chunk failed."""
+    text: str | None = None
+    failure: str = ""
+    model: str = ""
+    calls: int = 0
+    usage: messages.Usage = _NO_USAGE
+    cost: float | None = 0.0
+    tries: list[messages.Attempt] = field(default_factory=list["messages.Attempt"])
+    lost: int = 0
+    """Number of messages that it leaves out because a chunk failed."""
+    trouble: str = ""
+    """The reason why the chunk failed."""
 
-    def set_attempts(self, begun: int, attempts: Sequence[Attempt]) -> None:
-        """Replace the attempts since `begun` by those of the reply, if it has any."""
-        self.tries[begun:] = attempts or self.tries[begun:]
+    def count(self, reply: messages.ModelReply, price: float | None, model: str) -> None:
+        self.model = printable((reply.model or model)[:_MAX_MODEL_NAME])
+        self.calls += 1
+        self.usage += reply.usage
+        self.cost = added(self.cost, reply.cost if reply.cost is not None else price)
 
-    def count(self, reply: ModelReply, price: float | None, model: str) -> None:
-        self._model = printable((reply.model or model)[:_MAX_MODEL_NAME])
-        self._calls += 1
-        self._usage += reply.usage
-        self._cost = added(self._cost, reply.cost if reply.cost is not None else price)
-
-    def paid(self) -> ModelReply | None:
+    def paid(self) -> messages.ModelReply | None:
         """Its usage, as a reply without text; None if it used nothing."""
-        if not self._calls or not self._usage.total:
+        if not self.calls or not self.usage.total:
             return None
-        return ModelReply((), "cancelled", self._usage, self._model, attempts=tuple(self.tries), cost=self._cost)
+        return messages.ModelReply((), "cancelled", self.usage, self.model, attempts=tuple(self.tries), cost=self.cost)
 
-    def compaction(self, made: Plan, text: str | None) -> RecordedCompaction:
+    def compaction(self, made: plan.Plan, text: str | None) -> plan.RecordedCompaction:
         failure = "" if text is not None else printable(self.failure[:500])
-        compaction = RecordedCompaction(plan=made, summary=text, failure=failure, model=self._model, calls=self._calls)
-        return replace(compaction, usage=self._usage, cost=self._cost, attempts=tuple(self.tries))
+        paid: dict[str, Any] = {"model": self.model, "calls": self.calls, "usage": self.usage, "cost": self.cost}
+        return plan.RecordedCompaction(plan=made, summary=text, failure=failure, **paid, attempts=tuple(self.tries))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import (
-    Callable,  # noqa: TC003
-    Mapping,  # noqa: TC003
-)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.errors import Halted, Suspended
 from holdfast.messages import Message, ModelReply
@@ -33,6 +28,8 @@ from holdfast.turns.machine import Ending
 from holdfast.turns.programs import ChangedVariables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from holdfast.agent import Agent
     from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.memory import Memory, Mirror
@@ -48,9 +45,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.session_driver import Turnstile
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Store
-
-
-_log: Final = logging.getLogger("holdfast.driver")
 
 
 class MirroredMemory:
@@ -168,15 +162,5 @@ def hide_secret(store: Store, name: str, value: str) -> None:
 def _journal_words() -> frozenset[str]:
     """Field names and tags of all JSON that we write: no secret may be one of these words."""
     records = (Record, ModelReply, Message, UserInput, CancelRequest, CheckpointOutcome, Ending, TaskCall, Registration)
-    return schema_words(
-        *records,
-        TriggerState,
-        TriggerCommand,
-        Question,
-        Approved,
-        Denied,
-        ToolDecision,
-        RecordedCompaction,
-        ChangedVariables,
-        OutOf,
-    )
+    states = (TriggerState, TriggerCommand, RecordedCompaction, ChangedVariables)
+    return schema_words(*records, *states, Question, Approved, Denied, ToolDecision, OutOf)

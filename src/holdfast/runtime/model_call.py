@@ -9,42 +9,20 @@ from __future__ import annotations
 import asyncio
 import secrets as chance
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_not
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast import errors, events
+from holdfast import errors, events, messages
 from holdfast.agent import Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
 from holdfast.effects.drive import drive, replay
 from holdfast.effects.replay import Repeat
 from holdfast.effects.replay import UseRecorded as Recorded
-from holdfast.messages import (
-    CallChunk,
-    CallEnd,
-    CallStart,
-    ModelReply,
-    ModelRequest,
-    ReasoningChunk,
-    StreamEnd,
-    StreamNote,
-    StreamReset,
-    StreamStart,
-    StreamUsage,
-    Text,
-    TextChunk,
-    ToolSpec,
-    Usage,
-    UserMessage,
-    attachment_digests,
-    decode_reply,
-    encode,
-    total_usage,
-)
 from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
@@ -59,7 +37,7 @@ from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.store.spending import model_spend
 from holdfast.turns.compaction.plan import MARK as COMPACTED
-from holdfast.turns.environment import INLINE, Prefix
+from holdfast.turns.environment import INLINE
 from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
 from holdfast.turns.results import MARK as PAID
@@ -74,7 +52,6 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import Drift
     from holdfast.effects.scopes import EffectScope
-    from holdfast.messages import Attempt, StreamEvent
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import RequestKind
     from holdfast.policy.limits import OutOf
@@ -87,38 +64,36 @@ if TYPE_CHECKING:
     from holdfast.turns.conversation import OpenTurn
     from holdfast.turns.state import CallModel, Thread
 
-    BudgetCheck = Callable[[Usage, float | None], Awaitable[OutOf | None]]
+    BudgetCheck = Callable[[messages.Usage, float | None], Awaitable[OutOf | None]]
     _HookKind: TypeAlias = RequestKind | Literal["compaction"]
 
 
-_HIDDEN_EVENTS: Final = frozenset((StreamStart, CallEnd))
+_HIDDEN_EVENTS: Final = frozenset((messages.StreamStart, messages.CallEnd))
 """Stream events that are not shown as live events."""
 
 
+@dataclass(eq=False, slots=True)
 class PartialReply:
     """A reply that is being streamed, with the text so far."""
 
-    __slots__ = ("_paid", "ask", "attempts", "key", "usage", "whole", "words")
-
-    def __init__(self, key: str, ask: EffectRequest, attempts: list[Attempt] | None, paid: int = 0) -> None:
-        self._paid = paid
-        """Number of attempts, from the first, with usage that is already counted."""
-        self.key = key
-        self.ask = ask
-        self.words: list[str] = []
-        self.usage: Usage | None = None
-        """Usage that the provider has reported so far."""
-        self.attempts = attempts
-        """Attempts that have ended."""
-        self.whole: ModelReply | None = None
-        """The complete reply while `after_model` hooks judge it: paid for, but its text must not be used yet."""
+    key: str
+    ask: EffectRequest
+    attempts: list[messages.Attempt] | None
+    """Attempts that have ended."""
+    paid: int = 0
+    """Number of attempts, from the first, with usage that is already counted."""
+    words: list[str] = field(default_factory=list[str])
+    usage: messages.Usage | None = None
+    """Usage that the provider has reported so far."""
+    whole: messages.ModelReply | None = None
+    """The complete reply while `after_model` hooks judge it: paid for, but its text must not be used yet."""
 
     @property
     def answer(self) -> str:
         """Id of the message made of this reply if the turn is stopped now."""
         return self.key.replace("/", ".").removesuffix(".model")
 
-    def reply(self, model: str) -> ModelReply | None:
+    def reply(self, model: str) -> messages.ModelReply | None:
         """The text so far as a reply, without text while hooks judge it; None if nothing has arrived."""
         reply, attempts = self.whole, tuple(self.attempts or ())
         if reply is not None:
@@ -127,33 +102,35 @@ class PartialReply:
         if not any(self.words):
             return None
         # Models that keep a ledger have the running attempt in it. For others, use the last reported usage.
-        usage = max(total_usage(attempts[self._paid :]), self.usage or Usage(), key=lambda usage: usage.total)
-        return ModelReply((Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
+        counted = messages.total_usage(attempts[self.paid :]), self.usage or messages.Usage()
+        usage = max(counted, key=lambda usage: usage.total)
+        return messages.ModelReply((messages.Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
 
     @property
-    def wasted(self) -> ModelReply | None:
+    def wasted(self) -> messages.ModelReply | None:
         """Usage of attempts that brought no text; None if they used nothing."""
-        return None if self.whole is not None or any(self.words) else paid_tries((self.attempts or [])[self._paid :])
+        return None if self.whole is not None or any(self.words) else paid_tries((self.attempts or [])[self.paid :])
 
     def outcome(self, model: str, now: int) -> Done | Cancelled:
         """The record of this reply: the text so far with all attempts, or the attempts alone."""
         reply = self.reply(model)
         if reply is None:
-            return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.attempts or ())))
-        return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
+            tried = msgspec.Raw(messages.encode(self.attempts or ()))
+            return Cancelled(at=now, key=self.key, ask=self.ask, detail=tried)
+        return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(messages.encode(reply)))
 
 
 class _ContextOverflow(Exception):
     """The provider refused the request as too long. If a `reply` says so, it is paid for."""
 
     def __init__(
-        self, reply: ModelReply | None = None, error: errors.ModelError | None = None, begun: float = 0.0
+        self, reply: messages.ModelReply | None = None, error: errors.ModelError | None = None, begun: float = 0.0
     ) -> None:
         super().__init__()
         self.reply = reply
         self.error = error
         self.begun = begun
-        self.tries: tuple[Attempt, ...] = () if (source := reply or error) is None else source.attempts
+        self.tries: tuple[messages.Attempt, ...] = () if (source := reply or error) is None else source.attempts
 
 
 class ModelCaller:
@@ -164,52 +141,52 @@ class ModelCaller:
     ) -> None:
         self._host = host
         self._agent = agent
-        self._turn = turn
+        self._prepared = prepare(agent)
         self._run = turn.run
         self._performer = performer
         self._hook_runner = hook_runner
         self._model_hooks = ModelHooks(performer, hook_runner)
-        self._compactor: Compactor | None = None
+        self.compactor: Compactor | None = None
         """Made when it is needed: most conversations fit."""
+        self._turn = turn
         self._redactor = performer.redactor
         self._held_streams: dict[Any, StreamRedactor] = {}
-        self._tools: tuple[tuple[ToolSpec, ...], object, tuple[ToolSpec, ...]] | None = None
+        self._tools: tuple[tuple[messages.ToolSpec, ...], object, tuple[messages.ToolSpec, ...]] | None = None
         """Tool specifications, the secrets known when they were redacted, and the redacted ones."""
         self._loop = asyncio.get_running_loop()
         self._files: dict[str, bytes] = {}
         self._searched = 0
         self._partial: PartialReply | None = None
-        self._earlier: tuple[Attempt, ...] = ()
+        self._earlier: tuple[messages.Attempt, ...] = ()
         """Attempts of this call before its context was compacted."""
-        self._unpaid: tuple[Attempt, ...] = ()
+        self._unpaid: tuple[messages.Attempt, ...] = ()
         """Those of them with uncounted usage."""
-        self.rules = prepare(agent).rules
+        self.rules = self._prepared.rules
         self._environment_id = turn.environments.get(agent.name)
         """The environment of the agent that was recorded last."""
         self._faithful = getattr(agent.model, "faithful", False)
         """Replies of this model decode to equal values: no second decoding is needed."""
 
     @property
-    def partial_reply(self) -> tuple[str, ModelReply] | None:
-        """The unfinished reply as it would be recorded now, and the id of its message."""
+    def unfinished(self) -> tuple[str, messages.ModelReply | None]:
+        """The unfinished reply as it would be recorded now, with the id of its message; without text only its usage."""
         found = self._partial
         reply = None if found is None else found.reply(self._agent.model.name)
-        return None if found is None or reply is None else (found.answer, reply)
+        return ("", self._wasted) if found is None or reply is None else (found.answer, reply)
 
     def left_over(self, now: int) -> Iterator[Record]:
         """Records of an unfinished reply and summary when the turn is stopped."""
-        if self._compactor is not None:
-            yield from self._compactor.left_over(now)
+        if self.compactor is not None:
+            yield from self.compactor.left_over(now)
         found = self._partial
         if found is not None and (any(found.words) or found.whole or found.attempts):
             outcome = found.outcome(self._agent.model.name, now)
-            wasted = self.wasted
-            if wasted is not None and isinstance(outcome, Cancelled):
+            if isinstance(outcome, Cancelled) and (wasted := self._wasted) is not None:
                 yield paid_for(wasted, outcome)
             yield outcome
 
     @property
-    def wasted(self) -> ModelReply | None:
+    def _wasted(self) -> messages.ModelReply | None:
         """Usage of the attempts of the current call if they brought no text."""
         found = None if self._partial is None else self._partial.wasted
         return None if found is None else self._with_cost(found)
@@ -243,8 +220,7 @@ class ModelCaller:
             response = await self._call_model(effect, thread, key, ask, again=True)
         except _ContextOverflow as overflow:
             self._reset_shown("context_overflow")
-            compactor = self._get_compactor()
-            shorter = await compactor.shrink_after_overflow(key, thread, self._room, overflow.reply)
+            shorter = await self._get_compactor().compact(key, thread, self._room, "overflow", overflow.reply)
             if shorter is None and overflow.error is not None:
                 failed = failed_call(self._performer, key, ask, overflow.error, overflow.begun, self._earlier)
                 response = await self._record_failure(failed, self._paid_attempts(overflow.error))
@@ -271,44 +247,35 @@ class ModelCaller:
             await self._host.boundary()
             begun = self._loop.time()
             try:
-                thread = await compactor.compact_on_request(key, thread, self._room) or thread
+                thread = await compactor.compact(key, thread, self._room, "asked") or thread
             except errors.ModelError as error:
-                paid = compactor.take_failed_summary()
                 failure = failed_call(performer, key, self._effect_request(thread), error, begun)
-                return await self._record_failure(failure, paid)
+                return await self._record_failure(failure, compactor.failed_summary)
         return Compacted(thread, *compactor.take_usage())
 
     def _recorded_response(self, key: str, outcome: Outcome) -> Replied | ModelCallFailed:
         match outcome:
             case Done():
-                return Replied(decode_reply(bytes(outcome.value)))
+                return Replied(messages.decode_reply(bytes(outcome.value)))
             case Failed():
-                for found in self._performer.below(key, PAID):
-                    if isinstance(found.outcome, Done):
-                        paid = decode_reply(bytes(found.outcome.value))
-                        return ModelCallFailed(outcome.error.kind, outcome.error.message, paid.usage, paid.cost)
-                return ModelCallFailed(outcome.error.kind, outcome.error.message)
+                found = [found.outcome for found in self._performer.below(key, PAID)]
+                paid = [messages.decode_reply(bytes(each.value)) for each in found if isinstance(each, Done)]
+                return _call_failed(outcome, paid[0] if paid else None)
             case _:
                 return ModelCallFailed("interrupted", "the model call was interrupted")
 
-    @property
-    def compaction_usage(self) -> tuple[Usage, float | None]:
-        """Uncounted usage and cost of compaction for the current call."""
-        compactor = self._compactor
-        return (Usage(), 0.0) if compactor is None else (compactor.usage, compactor.cost)
+    def _get_compactor(self) -> Compactor:
+        if self.compactor is None:
+            self.compactor = Compactor(self._host, self._agent, self._turn, self._model_hooks)
+        return self.compactor
 
     async def _find_exhausted_budget(self, check_budget: BudgetCheck) -> UsedUp | None:
-        compactor = self._compactor
+        compactor = self.compactor
         if compactor is None or not compactor.has_usage:
             return None
-        out = await check_budget(compactor.usage, compactor.cost)
-        return None if out is None else UsedUp(out, *compactor.take_usage())
-
-    def _get_compactor(self) -> Compactor:
-        if self._compactor is None:
-            parts = (self._host, self._agent, self._turn, self._performer, self._hook_runner, self._model_hooks)
-            self._compactor = Compactor(*parts)
-        return self._compactor
+        if (out := await check_budget(compactor.usage, compactor.cost)) is None:
+            return None
+        return UsedUp(out, *compactor.take_usage())
 
     @cached_property
     def _room(self) -> ContextBudget | None:
@@ -319,15 +286,10 @@ class ModelCaller:
         # In a fallback list the smallest window counts.
         found = [asked.window] if asked.window else map(context_window, self._agent.model.name.split(" | "))
         window = min((window for window in found if window is not None), default=None)
-        return None if window is None else asked.room(window, prepare(self._agent).fixed_tokens)
-
-    @cached_property
-    def _prefix(self) -> bytes:
-        return prepare(self._agent).prefix.encode()
+        return None if window is None else asked.room(window, self._prepared.fixed_tokens)
 
     def _effect_request(self, thread: Thread) -> EffectRequest:
-        content = digest_of_bytes("request", self._prefix + thread.chain)
-        performer = self._performer
+        content, performer = digest_of_bytes("request", self._prepared.prefix.encode() + thread.chain), self._performer
         step = performer.iteration or 0
         return EffectRequest("model_call", self._agent.name, content, cause=performer.cause, iteration=step)
 
@@ -349,7 +311,7 @@ class ModelCaller:
         """Call the model and record the outcome. With `again`, a context overflow is raised instead of recorded."""
         for digest in self._missing_attachments(thread, anew=thread is not effect.thread):
             self._files[digest] = await self._performer.large(Blob(digest, 0))
-        if self._environment_id != prepare(self._agent).environment_id:
+        if self._environment_id != self._prepared.environment_id:
             self._record_environment(key)
         request = self._build_request(effect, thread)
         begun = self._loop.time()
@@ -365,10 +327,10 @@ class ModelCaller:
                 if (wasted := paid_tries(self._unpaid)) is not None:
                     usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
                     answer = msgspec.structs.replace(answer, usage=usage, cost=cost)
-            said = encode(answer)
+            said = messages.encode(answer)
             body = self._redactor.bytes(said, numbers=False) if self._redactor.active else said
             # A custom model may have put anything into the reply.
-            reply = answer if self._faithful and body is said else decode_reply(body)
+            reply = answer if self._faithful and body is said else messages.decode_reply(body)
         except errors.ModelError as error:
             if again and error.kind == "context_overflow":
                 self._partial = None
@@ -389,65 +351,60 @@ class ModelCaller:
             done = self._performer.done_with(key, ask, body, begun)
             outcome = done or await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
-                if self._compactor is not None:
-                    self._compactor.note_reported_tokens(thread, reply)
+                if self.compactor is not None:
+                    self.compactor.note_reported_tokens(thread, reply)
                 self._performer.submit([outcome], patient=True, spend=model_spend(reply.usage, reply.cost))
                 return Replied(reply)
             return await self._record_failure(outcome, reply)  # it is too large for the store
         return await self._record_failure(failed, paid)
 
-    def _paid_attempts(self, error: errors.ModelError) -> ModelReply | None:
+    def _paid_attempts(self, error: errors.ModelError) -> messages.ModelReply | None:
         """Usage of a call that ended with an error."""
         wasted = paid_tries((*self._unpaid, *error.attempts))
         if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
-            wasted = ModelReply((), "cancelled", error.usage, self._agent.model.name)
+            wasted = messages.ModelReply((), "cancelled", error.usage, self._agent.model.name)
         return None if wasted is None else self._with_cost(wasted)
 
     def _record_environment(self, key: str) -> None:
         """Record instructions, tools and settings that are new or have changed since the last record."""
-        agent, performer = self._agent, self._performer
-        body = prepare(agent).environment_body
+        prepared, performer = self._prepared, self._performer
+        body = prepared.environment_body
         if self._redactor.active:
             body = self._redactor.bytes(body, numbers=False)
         place = f"{key}{ENVIRONMENT}{1 + len(performer.below(key, ENVIRONMENT))}"
-        prefix = msgspec.Raw(msgspec.json.encode(Prefix(prepare(agent).prefix)))
-        step = performer.iteration or 0
-        cause = Cause("model", key)
-        ask = EffectRequest(
-            "sync_environment", agent.name, prepare(agent).environment_id, prefix, cause=cause, iteration=step
-        )
+        self._environment_id = id = prepared.environment_id
+        prefix, step = msgspec.Raw(msgspec.json.encode({"prefix": prepared.prefix})), performer.iteration or 0
+        ask = EffectRequest("sync_environment", self._agent.name, id, prefix, cause=Cause("model", key), iteration=step)
         small = len(body) <= INLINE
         value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))
-        synced = Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)
-        self._performer.submit([synced], patient=True)
-        self._environment_id = prepare(agent).environment_id
+        performer.submit([Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)], patient=True)
 
-    def _build_request(self, effect: CallModel, thread: Thread) -> ModelRequest:
-        agent, show = self._agent, self._host.show
-        request = prepare(agent).request(thread, effect.position, self._files)
+    def _build_request(self, effect: CallModel, thread: Thread) -> messages.ModelRequest:
+        request = self._prepared.request(thread, effect.position, self._files)
         if self._earlier and request.ledger is not None:
             request.ledger.extend(self._earlier)
         if self._redactor.active:
             instructions = self._redactor.text(request.instructions)
             tools = self._redacted_tools(request.tools)
             request = msgspec.structs.replace(request, instructions=instructions, tools=tools)
-        show(events.ContextBuilt, self._run, {"messages": len(request.messages)})
-        show(events.ModelStarted, self._run, {"model": agent.model.name, "step": effect.position + 1})
+        self._show(events.ContextBuilt, messages=len(request.messages))
+        self._show(events.ModelStarted, model=self._agent.model.name, step=effect.position + 1)
         return request
 
-    def _redacted_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+    def _redacted_tools(self, tools: tuple[messages.ToolSpec, ...]) -> tuple[messages.ToolSpec, ...]:
         """The tool specifications without secrets; computed again only when a new secret is known."""
         seen = (tools, self._redactor.finder)
         if self._tools is None or self._tools[0] is not tools or self._tools[1] is not seen[1]:
             bodies = [(spec, msgspec.json.encode(spec)) for spec in tools]
             cleaned = [(spec, body, self._redactor.bytes(body, numbers=False)) for spec, body in bodies]
             clean = tuple(
-                spec if body is kept else msgspec.json.decode(kept, type=ToolSpec) for spec, body, kept in cleaned
+                spec if body is kept else msgspec.json.decode(kept, type=messages.ToolSpec)
+                for spec, body, kept in cleaned
             )
             self._tools = (*seen, clean if any(map(is_not, clean, tools)) else tools)
         return self._tools[2]
 
-    async def _record_failure(self, failed: Failed, paid: ModelReply | None = None) -> ModelCallFailed:
+    async def _record_failure(self, failed: Failed, paid: messages.ModelReply | None = None) -> ModelCallFailed:
         """Record that the call failed, and the cost of a reply that is rejected."""
         found, self._partial = self._partial, None
         if found is not None and found.whole is not None:
@@ -458,33 +415,31 @@ class ModelCaller:
             await self._hook_runner.observe(
                 "on_error", errors.EffectFailed(failed.key, failed.error.kind, failed.error.message)
             )
-        if paid is None:
-            return ModelCallFailed(failed.error.kind, failed.error.message)
-        return ModelCallFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
+        return _call_failed(failed, paid)
 
-    async def _call_with_hooks(self, partial: PartialReply, request: ModelRequest) -> ModelReply:
+    async def _call_with_hooks(self, partial: PartialReply, request: messages.ModelRequest) -> messages.ModelReply:
         """The reply of the model, or of a hook in its place; `after_model` hooks may change it."""
         asked = HookRequest(self._hook_runner.turn, request)
         given = await self._model_hooks.before(partial.key, asked, partial.ask.content)
         if given is not None:
             return await self._model_hooks.after(asked, given)
         reply = self._with_cost(await self._stream(partial, request))
-        if self._model_hooks.judges_replies:
-            partial.words.clear()
-            partial.whole = reply
-            self._partial = partial  # it is paid for: a stop must record it
-            try:
-                judged = await self._model_hooks.after(asked, reply)
-            except errors.ModelError:
-                self._reset_shown("hook")
-                raise
-            if judged is not reply:
-                self._reset_shown("hook")
-            self._partial = None
-            return judged
-        return reply
+        if not self._model_hooks.judges_replies:
+            return reply
+        partial.words.clear()
+        partial.whole = reply
+        self._partial = partial  # it is paid for: a stop must record it
+        try:
+            judged = await self._model_hooks.after(asked, reply)
+        except errors.ModelError:
+            self._reset_shown("hook")
+            raise
+        if judged is not reply:
+            self._reset_shown("hook")
+        self._partial = None
+        return judged
 
-    def _with_cost(self, reply: ModelReply) -> ModelReply:
+    def _with_cost(self, reply: messages.ModelReply) -> messages.ModelReply:
         if reply.cost is not None:
             return reply
         asked = reply.attempts[-1].model if reply.attempts else self._agent.model.name
@@ -501,11 +456,11 @@ class ModelCaller:
             self._searched, self._files = 0, {}
         added = thread.tail(len(thread) - self._searched)
         self._searched = len(thread)
-        found = [digest for message in added for digest in attachment_digests(message)]
+        found = [digest for message in added for digest in messages.attachment_digests(message)]
         self._files.update({digest: before[digest] for digest in found if digest in before})
         return [digest for digest in found if digest not in self._files]
 
-    async def _stream(self, partial: PartialReply, request: ModelRequest) -> ModelReply:
+    async def _stream(self, partial: PartialReply, request: messages.ModelRequest) -> messages.ModelReply:
         model = self._agent.model
         self._partial = partial
         stream = stream_batches(model, request)
@@ -513,51 +468,51 @@ class ModelCaller:
             async for batch in stream:
                 for event in batch:
                     kind = type(event)
-                    if kind is StreamEnd:
+                    if kind is messages.StreamEnd:
                         self._show_held_back()
                         self._partial = None
-                        reply = cast("StreamEnd", event).reply
+                        reply = cast("messages.StreamEnd", event).reply
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
-                    if kind is StreamUsage:
-                        partial.usage = cast("StreamUsage", event).usage
+                    if kind is messages.StreamUsage:
+                        partial.usage = cast("messages.StreamUsage", event).usage
                     elif kind not in _HIDDEN_EVENTS:
                         self._show_event(event, partial.words)
         finally:
             await stream.aclose()
         raise errors.StreamCut(model.name)
 
-    def _show_event(self, event: StreamEvent, said: list[str]) -> None:
-        if type(event) is TextChunk:
+    def _show_event(self, event: messages.StreamEvent, said: list[str]) -> None:
+        if type(event) is messages.TextChunk:
             said.append(event.text)
             self._show_delta(events.TextDelta, "text", event.text)
             crash_point("model.mid_stream")
-        elif type(event) is CallChunk:
+        elif type(event) is messages.CallChunk:
             self._show_delta(events.ToolCallDelta, "arguments", event.arguments, call_id=event.id)
-        elif type(event) is CallStart:
+        elif type(event) is messages.CallStart:
             self._host.show(events.ToolCallAnnounced, self._run, {"call_id": event.id, "tool": event.name})
-        elif type(event) is ReasoningChunk:
+        elif type(event) is messages.ReasoningChunk:
             self._show_delta(events.ReasoningDelta, "text", event.text)
-        elif type(event) is StreamNote:
+        elif type(event) is messages.StreamNote:
             self._show(events.ModelNote, what=event.kind, detail=event.detail)
-        elif type(event) is StreamReset:
+        elif type(event) is messages.StreamReset:
             said.clear()
             self._held_streams.clear()
             self._show(events.AttemptReset, reason=event.reason)
 
-    def _show_delta(self, kind: type[events.LiveEvent], field: str, piece: str, **fields: str) -> None:
+    def _show_delta(self, kind: type[events.LiveEvent], name: str, piece: str, **fields: str) -> None:
         """Show a part of a text. A possible beginning of a secret is held back until the next part rules it out."""
         if not self._redactor.active:
-            fields[field] = piece
+            fields[name] = piece
             self._host.show(kind, self._run, fields)
             return
-        place = (kind, field, *fields.items())
+        place = (kind, name, *fields.items())
         stream = self._held_streams.get(place)
         if stream is None:
             self._show_held_back()  # another text begins: the rest of the one before comes first
             stream = self._held_streams[place] = self._redactor.stream()
         shown = stream.feed(piece)
         if shown:
-            self._show(kind, **fields, **{field: shown})
+            self._show(kind, **fields, **{name: shown})
 
     def _reset_shown(self, reason: str) -> None:
         self._held_streams.clear()
@@ -567,12 +522,17 @@ class ModelCaller:
         if not self._held_streams:
             return
         pieces, self._held_streams = self._held_streams, {}
-        for (kind, field, *fields), stream in pieces.items():
+        for (kind, name, *fields), stream in pieces.items():
             if held := stream.end():
-                self._show(kind, **dict(fields), **{field: held})
+                self._show(kind, **dict(fields), **{name: held})
 
     def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:
         self._host.show(kind, self._run, fields)
+
+
+def _call_failed(failed: Failed, paid: messages.ModelReply | None) -> ModelCallFailed:
+    usage, cost = (messages.Usage(), 0.0) if paid is None else (paid.usage, paid.cost)
+    return ModelCallFailed(failed.error.kind, failed.error.message, usage, cost)
 
 
 _decision_decoder: Final = msgspec.json.Decoder(list[ModelDecision])
@@ -586,18 +546,13 @@ class _HookDecision:
     content: str
     decided: ModelDecision | None
 
-    def holds(self, kind: _HookKind, content: str) -> bool:
-        if self.target != f"hook.{kind}":
-            return False
-        return self.content == content or (kind == "turn" and isinstance(self.decided, Deny))
-
 
 class ModelHooks:
     """Asks the hooks of one run about model requests, replies and compactions, and records their decisions."""
 
     def __init__(self, performer: Performer, hook_runner: HookRunner) -> None:
-        self._performer = performer
-        self._hook_runner = hook_runner
+        self.performer = performer
+        self.hook_runner = hook_runner
         self._judges_requests = hook_runner.has("before_model")
         self.judges_replies = hook_runner.has("after_model")
         """A hook has `after_model`."""
@@ -606,7 +561,7 @@ class ModelHooks:
 
     def is_idle(self, key: str) -> bool:
         """True if no hook watches this call, and no decision is recorded below `key`."""
-        return not self._judges_requests and not self.judges_replies and key not in self._performer.past.order
+        return not self._judges_requests and not self.judges_replies and key not in self.performer.past.order
 
     def forget(self, key: str) -> None:
         """Forget the decisions about an effect that has its outcome."""
@@ -617,18 +572,18 @@ class ModelHooks:
         found = _find_decision(await self._read_decisions(key), "turn", content)
         return found is not None and found.decided is not None
 
-    async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:
+    async def before(self, key: str, asked: HookRequest, content: str) -> messages.ModelReply | None:
         """The reply of a hook in place of the model; None to ask the model. A denial raises `ModelError`."""
         known = await self._read_decisions(key)
         found = _find_decision(known, asked.kind, content)
         if found is None and self._judges_requests:
-            said = await self._hook_runner.before_model(asked)
+            said = await self.hook_runner.before_model(asked)
             found = await self._record_decision(key, known, asked.kind, content, said)
         match None if found is None else found.decided:
             case Deny(reason):
                 raise errors.ModelError(reason, kind="denied")
             case Answer(value):
-                return ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
+                return messages.ModelReply((messages.Text(str(value)),), "stop", messages.Usage(), "hook", cost=0.0)
             case None:
                 return None
 
@@ -638,19 +593,19 @@ class ModelHooks:
         content = digest_of_bytes("compaction", thread.chain)
         known = await self._read_decisions(key)
         found = _find_decision(known, "compaction", content)
-        if found is None and self._hook_runner.has("before_compaction"):
-            said = await self._hook_runner.before_compaction(len(thread), tokens)
+        if found is None and self.hook_runner.has("before_compaction"):
+            said = await self.hook_runner.before_compaction(len(thread), tokens)
             found = await self._record_decision(key, known, "compaction", content, said)
         return found is None or found.decided is None
 
-    async def after(self, asked: HookRequest, reply: ModelReply) -> ModelReply:
+    async def after(self, asked: HookRequest, reply: messages.ModelReply) -> messages.ModelReply:
         """The reply after the `after_model` hooks: itself, or a replacement. A denial raises `ModelError`."""
         if not self.judges_replies:
             return reply
-        redactor, shown = self._performer.redactor, reply
+        redactor, shown = self.performer.redactor, reply
         if redactor.active:
-            shown = decode_reply(redactor.bytes(encode(reply), numbers=False))
-        judged = await self._hook_runner.after_model(asked, shown)
+            shown = messages.decode_reply(redactor.bytes(messages.encode(reply), numbers=False))
+        judged = await self.hook_runner.after_model(asked, shown)
         if isinstance(judged, Deny):
             denied = errors.ModelError(judged.reason, kind="denied")
             denied.attempts = reply.attempts
@@ -658,26 +613,24 @@ class ModelHooks:
         return reply if judged is shown else judged
 
     async def _read_decisions(self, key: str) -> list[_HookDecision]:
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        known = list[_HookDecision]()
-        for found in self._performer.below(key, HOOK_SUFFIX):
-            if isinstance(found.outcome, Done):
-                decided = _decision_decoder.decode(await self._performer.read_value(found.outcome))
-                ask = found.ask()
-                known.append(_HookDecision(ask.target, ask.content, decided[0] if decided else None))
-        self._known[key] = known
-        return known
+        if key not in self._known:
+            known = list[_HookDecision]()
+            for found in self.performer.below(key, HOOK_SUFFIX):
+                if isinstance(found.outcome, Done):
+                    decided = _decision_decoder.decode(await self.performer.read_value(found.outcome))
+                    ask = found.ask()
+                    known.append(_HookDecision(ask.target, ask.content, decided[0] if decided else None))
+            self._known[key] = known
+        return self._known[key]
 
     async def _record_decision(
         self, key: str, known: list[_HookDecision], kind: _HookKind, content: str, said: ModelDecision | None
     ) -> _HookDecision:
         place = f"{key}{HOOK_SUFFIX}-{len(known) + 1}"
         ask = EffectRequest("sample", f"hook.{kind}", content)
-        decided, record = await hook_record(self._performer, place, ask, [] if said is None else [said])
+        decided, record = await hook_record(self.performer, place, ask, [] if said is None else [said])
         crash_point("hook.before_decision")
-        await self._performer.record([record])
+        await self.performer.record([record])
         crash_point("hook.after_decision")
         # A decision that can't be recorded was replaced by a denial.
         found = next((each for each in decided if isinstance(each, Deny | Answer)), None)
@@ -686,7 +639,11 @@ class ModelHooks:
 
 
 def _find_decision(known: list[_HookDecision], kind: _HookKind, content: str) -> _HookDecision | None:
-    return next((each for each in reversed(known) if each.holds(kind, content)), None)
+    for each in reversed(known):
+        same = each.content == content or (kind == "turn" and isinstance(each.decided, Deny))
+        if same and each.target == f"hook.{kind}":
+            return each
+    return None
 
 
 COMPLETE = "complete"
@@ -704,8 +661,8 @@ class CompletionRequest:
         self._prompt = check_string("prompt", prompt)
         if not prompt.strip():
             raise errors.InvalidArgument("prompt", prompt, "a question")
-        self.request = ModelRequest(
-            messages=(UserMessage("u1", (Text(prompt),)),),
+        self.request = messages.ModelRequest(
+            messages=(messages.UserMessage("u1", (messages.Text(prompt),)),),
             instructions=check_string("instructions", instructions),
             output=None if self.output is None else self.output.spec,
         )
@@ -719,99 +676,93 @@ class CompletionRequest:
 
 
 class DirectCaller:
-    """Makes the direct completions of one run."""
+    """Makes one direct completion of a run."""
 
-    def __init__(self, performer: Performer, prices: Mapping[str, Price], hooked: HookRunner) -> None:
+    def __init__(
+        self, performer: Performer, prices: Mapping[str, Price], hooked: HookRunner, question: CompletionRequest
+    ) -> None:
         self._performer = performer
         self._prices = prices
-        self._hook_runner = hooked
         self._model_hooks = ModelHooks(performer, hooked)
+        self._question = question
+        self._tried: list[messages.Attempt] = []
+        self._paid: messages.ModelReply | None = None
+        """The reply of the model, or the usage of its attempts."""
 
-    async def answer(self, place: EffectScope, key: str, question: CompletionRequest) -> Any:
+    async def answer(self, place: EffectScope, key: str) -> Any:
         """Get the value of the reply, from the journal if it is recorded."""
-        performer = self._performer
+        performer, question = self._performer, self._question
         await performer.admit()
         ask = performer.request(key, "direct", question.model.name, question.body)
         with performer.occupied(place):
-            recorded = await performer.recall(performer.decide(key, ask, Repeat.FREE, place))
-            if recorded is not None:
-                return await self._value(question, recorded)
+            outcome = await performer.recall(performer.decide(key, ask, Repeat.FREE, place))
+            if outcome is not None:
+                return await self._value(outcome)
             if not ask.body:  # too long for the record
                 body = canonical(performer.redactor.value(plain(question.body)))
                 ask = msgspec.structs.replace(ask, blob=performer.keep_soon(body))
-            tried: list[Attempt] = []
             try:
-                outcome = await self._call_model(key, ask, question, tried)
+                outcome = await self._call_model(key, ask)
             except asyncio.CancelledError:
-                cancelled = Cancelled(at=performer.now(), key=key, ask=ask, detail=_attempts_detail(tried))
-                wasted = paid_tries(tried)
-                paid = None if wasted is None else self._with_cost(wasted, question.model.name)
-                performer.abandon(*failure_records(cancelled, paid))
+                cancelled = Cancelled(at=performer.now(), key=key, ask=ask, detail=_attempts_detail(self._tried))
+                performer.abandon(*failure_records(cancelled, self._waste(self._tried)))
                 raise
-            finally:
-                self._model_hooks.forget(key)
-            return await self._value(question, outcome)
+            return await self._value(outcome)
 
-    async def _call_model(
-        self, key: str, ask: EffectRequest, question: CompletionRequest, tried: list[Attempt]
-    ) -> Outcome:
+    async def _call_model(self, key: str, ask: EffectRequest) -> Outcome:
+        """Call the model, or a hook in its place, and record the outcome."""
+        performer, model_hooks, model = self._performer, self._model_hooks, self._question.model
         begun = asyncio.get_running_loop().time()
         crash_point("model.before_call")
-        spend = None
-        paid: list[ModelReply] = []
         try:
-            request = msgspec.structs.replace(question.request, ledger=tried)
-            reply = await self._reply(key, ask, question.model, request, paid)
-            body = self._performer.redactor.bytes(encode(reply), numbers=False)
+            request = msgspec.structs.replace(self._question.request, ledger=self._tried)
+            asked = HookRequest(model_hooks.hook_runner.turn, request, "direct")
+            reply = await model_hooks.before(key, asked, ask.content)
+            if reply is None:
+                reply = self._paid = self._with_cost(await respond(model, request))
+            reply = await model_hooks.after(asked, reply)
+            body = performer.redactor.bytes(messages.encode(reply), numbers=False)
         except errors.ModelError as error:
-            if not paid and (wasted := paid_tries(error.attempts)) is not None:
-                paid.append(self._with_cost(wasted, question.model.name))
-            outcome: Outcome = failed_call(self._performer, key, ask, error, begun)
+            self._paid = self._paid or self._waste(error.attempts)
+            outcome: Outcome = failed_call(performer, key, ask, error, begun)
         except Exception as error:  # a custom model may raise anything
-            outcome = self._performer.failed(key, ask, error, begun)
+            outcome = performer.failed(key, ask, error, begun)
         else:
             crash_point("model.after_reply")
-            outcome = await self._performer.succeeded(key, ask, body, begun)
-            spend = model_spend(reply.usage, reply.cost) if isinstance(outcome, Done) else None
-        records: list[Record] = [outcome]
-        if isinstance(outcome, Failed):
-            records, spend = failure_records(outcome, paid[0] if paid else None)
-        await self._performer.record(records, spend=spend)
+            outcome = await performer.succeeded(key, ask, body, begun)
+            if not isinstance(outcome, Failed):
+                await performer.record([outcome], spend=model_spend(reply.usage, reply.cost))
+                return outcome
+        records, spend = failure_records(outcome, self._paid)
+        await performer.record(records, spend=spend)
         return outcome
 
-    async def _reply(
-        self, key: str, ask: EffectRequest, model: Model, request: ModelRequest, paid: list[ModelReply]
-    ) -> ModelReply:
-        """The reply of the model, or of a hook in its place. A reply of the model is added to `paid`."""
-        asked = HookRequest(self._hook_runner.turn, request, "direct")
-        given = await self._model_hooks.before(key, asked, ask.content)
-        if given is not None:
-            return await self._model_hooks.after(asked, given)
-        reply = self._with_cost(await respond(model, request), model.name)
-        paid.append(reply)
-        return await self._model_hooks.after(asked, reply)
+    def _with_cost(self, reply: messages.ModelReply) -> messages.ModelReply:
+        asked = self._question.model.name
+        reply = reply if reply.model else msgspec.structs.replace(reply, model=asked)
+        if reply.cost is not None or (not reply.raw_usage and not reply.usage.total):
+            return reply
+        return msgspec.structs.replace(reply, cost=reply_cost(reply, asked, self._prices))
 
-    def _with_cost(self, reply: ModelReply, asked: str) -> ModelReply:
-        named_reply = reply if reply.model else msgspec.structs.replace(reply, model=asked)
-        if named_reply.cost is not None or (not named_reply.raw_usage and not named_reply.usage.total):
-            return named_reply
-        return msgspec.structs.replace(named_reply, cost=reply_cost(named_reply, asked, self._prices))
+    def _waste(self, tried: Sequence[messages.Attempt]) -> messages.ModelReply | None:
+        """Usage of attempts without a reply."""
+        wasted = paid_tries(tried)
+        return None if wasted is None else self._with_cost(wasted)
 
-    async def _value(self, question: CompletionRequest, outcome: Outcome) -> Any:
+    async def _value(self, outcome: Outcome) -> Any:
         match outcome:
             case Done():
-                reply = decode_reply(await self._performer.read_value(outcome))
+                reply = messages.decode_reply(await self._performer.read_value(outcome))
             case Failed(error=error):
                 raise errors.ModelError(error.message, kind=error.kind)
             case _:
                 raise errors.EffectFailed(outcome.key, "interrupted", "the model call was interrupted")
-        text = "".join(part.text for part in reply.parts if isinstance(part, Text))
-        if question.output is None:
-            return text
-        complaint = question.output.complaint(text)
-        if complaint is not None:
+        output = self._question.output
+        if output is None:
+            return reply.text
+        if (complaint := output.complaint(reply.text)) is not None:
             raise errors.ModelError(complaint, kind="invalid_output")
-        return question.output.load(text)
+        return output.load(reply.text)
 
 
 def failed_call(
@@ -820,7 +771,7 @@ def failed_call(
     ask: EffectRequest,
     error: errors.ModelError,
     begun: float,
-    earlier: Sequence[Attempt] = (),
+    earlier: Sequence[messages.Attempt] = (),
 ) -> Failed:
     """The record of a model call that ended with an error, with its attempts and the `earlier` ones."""
     info = ErrorInfo(printable(error.kind[:100]), bounded(performer.redactor.text(error.message)))
@@ -829,15 +780,15 @@ def failed_call(
     return Failed(at=performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
 
 
-def failure_records(failed: Failed | Cancelled, paid: ModelReply | None) -> tuple[list[Record], Spend | None]:
+def failure_records(failed: Failed | Cancelled, paid: messages.ModelReply | None) -> tuple[list[Record], Spend | None]:
     """The records of a call without a usable reply, and the spend of the unusable one (`paid`)."""
     if paid is None:
         return [failed], None
     return [paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
 
 
-def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:
-    return msgspec.Raw(encode(tried)) if tried else ABSENT
+def _attempts_detail(tried: Sequence[messages.Attempt]) -> msgspec.Raw:
+    return msgspec.Raw(messages.encode(tried)) if tried else ABSENT
 
 
 async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:
@@ -847,9 +798,8 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     async def body(boundary: Boundary) -> None:
         performer = boundary.performer
         place = performer.place()
-        answers.append(
-            await DirectCaller(performer, context.prices, hooked).answer(place, place.next(COMPLETE), question)
-        )
+        caller = DirectCaller(performer, context.prices, hooked, question)
+        answers.append(await caller.answer(place, place.next(COMPLETE)))
         others.extend(performer.drifts)
 
     answers: list[Any] = []

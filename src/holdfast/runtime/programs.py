@@ -23,48 +23,18 @@ from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.eventloop import spawn
 from holdfast.messages import ToolCall
 from holdfast.policy.approvals import MARK
-from holdfast.policy.limits import Consumption, use_of_calls
+from holdfast.policy.limits import NOTHING, Consumption, use_of_calls
 from holdfast.policy.rules import CLEAN
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
+from holdfast.runtime import reconciliation
 from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
 from holdfast.runtime.budgets import spend_of_records
 from holdfast.runtime.context import RuntimeClosing
-from holdfast.runtime.reconciliation import (
-    finished_program_calls,
-    has_program_records,
-    open_program_outcomes,
-    stopped_program_outcome,
-)
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, SettledCall, settled
 from holdfast.runtime.tool_execution import ToolFailure
-from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number
-from holdfast.sandbox.contract import (
-    MAX_BYTES,
-    CallError,
-    CallValue,
-    LimitHit,
-    NotJson,
-    ProgramEnd,
-    ProgramFailure,
-    to_json,
-)
+from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number, contract
 from holdfast.tools.functions import release_call_slot
-from holdfast.turns import keys
-from holdfast.turns.programs import (
-    FAILED,
-    FINISH,
-    KEPT,
-    LIMIT,
-    STOPPED,
-    answer_text,
-    aside_key,
-    changed_variables,
-    decode_changed_variables,
-    finish_of,
-    is_finish,
-    limit_in_program,
-    number_of,
-)
+from holdfast.turns import keys, programs
 from holdfast.turns.results import is_background, result_of
 from holdfast.turns.state import Results
 
@@ -80,7 +50,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner, ToolCallState
     from holdfast.sandbox import HostCall, Program, ProgramStep, Sandbox
-    from holdfast.sandbox.contract import CallOutcome, ErrorKind, KeptVariables
 
 
 MAX_NAMED_VARIABLES: Final = 50
@@ -103,7 +72,7 @@ SANDBOX_FULL_SECONDS: Final = 0.05
 """Pause before the next attempt to start a program in a full sandbox, in seconds."""
 MAX_PROGRAMS: Final = 1_024
 """Programs of one runtime that run at once. Parked programs do not count."""
-_KINDS: Final[dict[str, ErrorKind]] = {
+_KINDS: Final[dict[str, contract.ErrorKind]] = {
     "Denied": "PermissionError",
     "ToolTimeout": "TimeoutError",
     "TimeoutError": "TimeoutError",
@@ -114,66 +83,60 @@ _KINDS: Final[dict[str, ErrorKind]] = {
 }
 
 
+@dataclass(eq=False)
 class Programs:
     """Runs the programs of one turn, and keeps their effect on the turn."""
 
-    def __init__(
-        self,
-        host: SessionDrive,
-        agent: Agent,
-        performer: Performer,
-        runner: ToolCallRunner,
-        find_limit: Callable[[Consumption, Consumption], Awaitable[OutOf | None]],
-        variables: dict[str, Any],
-    ) -> None:
-        self.host = host
-        self.agent = agent
-        self.performer = performer
-        self.runner = runner
-        self._find_limit = find_limit
-        """Finds the limit that leaves no room for further calls after the usage of the batch."""
-        self.variables = variables
-        """The variables that the programs so far have left."""
-        self.taint: Taint = CLEAN
-        self.used = Consumption()
-        """The usage of the batch's programs."""
-        self.polled = False
-        self.answer: str | None = None
-        """The answer with which one of them ended the turn."""
-        self.out: OutOf | None = None
-        """The limit that ended the turn in one of them."""
-        self._batch: Mapping[str, ToolCallState] = {}
-        self._running: ProgramRunner | None = None
+    host: SessionDrive
+    agent: Agent
+    performer: Performer
+    runner: ToolCallRunner
+    find_limit: Callable[[Consumption, Consumption], Awaitable[OutOf | None]]
+    """Finds the limit that leaves no room for further calls after the usage of the batch."""
+    variables: dict[str, Any]
+    """The variables that the programs so far have left."""
+    taint: Taint = CLEAN
+    used: Consumption = NOTHING
+    """The usage of the batch's programs."""
+    polled: bool = False
+    answer: str | None = None
+    """The answer with which one of them ended the turn."""
+    out: OutOf | None = None
+    """The limit that ended the turn in one of them."""
+    running: ProgramRunner | None = None
+    """The last program that began."""
+    _batch: Mapping[str, ToolCallState] = field(default_factory=dict[str, "ToolCallState"])
 
     # ---- one batch ----
 
     def begin_batch(self, batch: Mapping[str, ToolCallState], taint: Taint) -> None:
         """Perform a batch of calls; `taint` is that of the turn so far."""
-        self.taint, self.used, self.polled, self.answer, self.out = taint, Consumption(), False, None, None
+        self.taint, self.used, self.polled, self.answer, self.out = taint, NOTHING, False, None, None
         self._batch = batch
 
     def take(self, call: PreparedCall) -> PreparedCall:
         """The call of a program, with a tool that runs it."""
-        key, tool = call.key, call.tool
+        key = call.key
 
         async def run(source: str) -> object:
-            self._running = ProgramRunner(self, call, source)
-            return await self._running.run()
+            self.running = ProgramRunner(self, call, source)
+            return await self.running.run()
 
         def stopped(now: int, ask: EffectRequest | None) -> Record:
-            if self._running is not None and self._running.key == key:
-                return self._running.stopped(now, ask)
-            return stopped_program_outcome(key, ask, now, finished_program_calls(self.performer.past, key), ())
+            if self.running is not None and self.running.key == key:
+                return self.running.stopped(now, ask)
+            made = reconciliation.finished_program_calls(self.performer.past, key)
+            return reconciliation.stopped_program_outcome(key, ask, now, made, ())
 
-        return msgspec.structs.replace(
-            call, program=stopped, tool=None if tool is None else replace(tool, function=run)
-        )
+        tool = None if call.tool is None else replace(call.tool, function=run)
+        return msgspec.structs.replace(call, program=stopped, tool=tool)
 
     def skipped(self, call: AuthorizedCall) -> AuthorizedCall:
         """The call, refused if a program before it ended the turn."""
         if not self.over:
             return call
-        return msgspec.structs.replace(call, refused=ErrorInfo(STOPPED, SKIPPED), decision=Perform(intent=False))
+        refused = ErrorInfo(programs.STOPPED, SKIPPED)
+        return msgspec.structs.replace(call, refused=refused, decision=Perform(intent=False))
 
     @property
     def over(self) -> bool:
@@ -195,11 +158,12 @@ class Programs:
                 result = result_of(ToolCall("", keys.tool_in_key(name), {}), outcome)
                 self.add_result(name, result)
                 self.runner.spilled += is_background(result)
-            elif isinstance(outcome, Done) and name == f"{call.key}{KEPT}":
-                self.variables = decode_changed_variables(bytes(outcome.value)).after(self.variables)
-            elif isinstance(outcome, Done) and is_finish(name):
-                self.answer = finish_of(outcome)
-        self.out = self.out or limit_in_program(call.outcome)  # calls after the one that the limit ended were not begun
+            elif isinstance(outcome, Done) and name == f"{call.key}{programs.KEPT}":
+                self.variables = programs.decode_changed_variables(bytes(outcome.value)).after(self.variables)
+            elif isinstance(outcome, Done) and programs.is_finish(name):
+                self.answer = programs.finish_of(outcome)
+        # Calls after the one that the limit ended were not begun.
+        self.out = self.out or programs.limit_in_program(call.outcome)
 
     # ---- for the running program ----
 
@@ -207,7 +171,7 @@ class Programs:
         """The limit without room for so many calls that run, or are about to begin, in a program."""
         ended = sum(isinstance(state, SettledCall) for state in self._batch.values())
         within = self.used + Consumption(tool_calls=ended) if ended else self.used
-        return await self._find_limit(within, use_of_calls(calls + len(self._batch) - ended, background))
+        return await self.find_limit(within, use_of_calls(calls + len(self._batch) - ended, background))
 
     def add_result(self, key: str, result: ToolResult) -> None:
         """Count a result that a program got: the rest of the turn may depend on it."""
@@ -217,25 +181,20 @@ class Programs:
         if agent.tracks_taint:
             self.taint = self.runner.taint_after(self.agent, self.taint, [(key, result)])
 
-    def left_over(self, now: int) -> Iterator[Record]:
-        """Outcomes for the open questions and pauses of the running program when the turn is stopped."""
-        if self._running is not None:
-            yield from self._running.unanswered(now)
-
 
 class ProgramRunner:
     """Runs one program from its start, or from the end of its records, to its end or to a wait."""
 
-    def __init__(self, programs: Programs, call: PreparedCall, source: str) -> None:
+    def __init__(self, parent: Programs, call: PreparedCall, source: str) -> None:
         self.key = call.key
-        self._programs = programs
+        self._programs = parent
         self._call = call
         self._source = source
-        self._host = programs.host
-        self._agent = programs.agent
-        self._performer = programs.performer
-        self._runner = programs.runner
-        self._calls = ProgramCalls(programs, self._prepare)
+        self._host = parent.host
+        self._agent = parent.agent
+        self._performer = parent.performer
+        self._runner = parent.runner
+        self._calls = ProgramCalls(parent, self._prepare)
         self._pauses: list[_Pause] = []
         """A heap: the pause that is over first comes first."""
         self._made: list[str] = []
@@ -261,9 +220,10 @@ class ProgramRunner:
                     return _report({"finished": FINISHED}, "", self._notes)
                 if not self._made and not self._unknown:
                     raise
-                said = stopped_program_outcome(self.key, None, 0, self._made, self._unknown).error.message
+                stopped = reconciliation.stopped_program_outcome(self.key, None, 0, self._made, self._unknown)
                 why = failure.error.message.removeprefix("The program was not run: ")
-                raise ToolFailure(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from failure
+                said = f"{stopped.error.message} It could not be taken up again ({why})."
+                raise ToolFailure(ErrorInfo(programs.FAILED, said)) from failure
             try:
                 return await self._drive(program, step)
             finally:
@@ -297,7 +257,7 @@ class ProgramRunner:
             except InvalidArgument as error:  # variables that an earlier limit allowed
                 if results is None:
                     await self._recorded_results("")  # its earlier calls count all the same
-                raise ToolFailure(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
+                raise ToolFailure(ErrorInfo(programs.FAILED, f"The program was not run: {error}")) from error
             except ProgramOver as over:
                 raise RuntimeClosing from over
             if results is None:
@@ -305,7 +265,7 @@ class ProgramRunner:
             try:
                 crash_point("program.before_run")
                 # A program that only waited has no results yet; it was checked against the tools of its time.
-                begun = not results and has_program_records(self._performer.past, self.key)
+                begun = not results and reconciliation.has_program_records(self._performer.past, self.key)
                 run = program.run(results, begun=True) if begun else program.run(results)
                 return program, await self._step(run)
             except SandboxFull:
@@ -317,7 +277,7 @@ class ProgramRunner:
                 failures += 1
                 if failures == MAX_WORKER_STARTS:
                     said = f"The program was not run: its worker did not start: {error.reason}"
-                    raise ToolFailure(ErrorInfo(FAILED, said)) from error
+                    raise ToolFailure(ErrorInfo(programs.FAILED, said)) from error
             except BaseException:
                 await program.close()
                 raise
@@ -325,8 +285,8 @@ class ProgramRunner:
     def _has_finished(self) -> bool:
         """True if a record says that the program ended the turn. It did, even if it would take other steps now."""
         for name, found in self._performer.settled_below(self.key):
-            if is_finish(name) and isinstance(found.outcome, Done):
-                self._programs.answer = finish_of(found.outcome)
+            if programs.is_finish(name) and isinstance(found.outcome, Done):
+                self._programs.answer = programs.finish_of(found.outcome)
         return self._programs.answer is not None
 
     async def _recorded_results(self, program: str) -> list[CallResult]:
@@ -334,10 +294,10 @@ class ProgramRunner:
         results: list[CallResult] = []
         ended = False
         for key, found in self._performer.settled_below(self.key):
-            number, outcome = number_of(key), found.outcome
+            number, outcome = programs.number_of(key), found.outcome
             if not number or outcome is None:
                 continue
-            if is_finish(key) and isinstance(outcome, Done):
+            if programs.is_finish(key) and isinstance(outcome, Done):
                 ended = True  # it did not get the results that were recorded after its end
                 continue
             self._performer.took((key,))
@@ -362,7 +322,7 @@ class ProgramRunner:
             return await step
         except ProgramDiverged as error:
             number = call_number(error.call) + 1
-            known = {number_of(name): name for name, _ in self._performer.settled_below(self.key)}
+            known = {programs.number_of(name): name for name, _ in self._performer.settled_below(self.key)}
             recorded = known.get(number, f"{self.key}: nothing as number {number}")
             asked = {"call": f"number {number}: {error.asked}"}
             raise self._performer.mismatch(self.key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
@@ -392,12 +352,12 @@ class ProgramRunner:
         for request in requests:
             if request.host.kind != "tool":
                 continue
-            if request.host.name != FINISH:
+            if request.host.name != programs.FINISH:
                 request.key = keys.nested_key(self.key, request.number, request.host.name)
                 continue
-            found = self._performer.recorded(aside_key(self.key, request.number, "finish"))
+            found = self._performer.recorded(programs.aside_key(self.key, request.number, "finish"))
             if found is not None and isinstance(found.outcome, Done):  # it ended the turn in an earlier process
-                self._end = request.host, finish_of(found.outcome)
+                self._end = request.host, programs.finish_of(found.outcome)
                 return
         calls = [request for request in requests if request.key]
         if any(self._performer.recorded(call.key) is None for call in calls):
@@ -409,7 +369,7 @@ class ProgramRunner:
                 return
         for request in requests:
             if request.host.kind == "clock":
-                request.given = CallValue(self._tell_time(request.host, request.number))
+                request.given = contract.CallValue(self._tell_time(request.host, request.number))
                 self._calls.recorded.append(request)
             elif request.host.kind == "sleep":
                 await self._begin_pause(request.host, request.number)
@@ -430,8 +390,7 @@ class ProgramRunner:
         sent = ToolCall(name, host.name, host.arguments)
         call = self._runner.prepare(sent, name, asked.key, ask, tool, agent.tools)
         if isinstance(call, SettledCall):  # a program gets its recorded results when it starts
-            message = f"{asked.key!r} is asked for again"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"{asked.key!r} is asked for again")
         return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
 
     async def _next(self) -> list[CallResult]:
@@ -493,11 +452,11 @@ class ProgramRunner:
 
     async def _finish(self, host: HostCall) -> None:
         """End the turn with a value. A value of the wrong shape is an error of the program."""
-        key = aside_key(self.key, call_number(host.id) + 1, "finish")
-        ask = EffectRequest("sample", FINISH, host.digest)
+        key = programs.aside_key(self.key, call_number(host.id) + 1, "finish")
+        ask = EffectRequest("sample", programs.FINISH, host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
         output = self._agent.output
-        text = answer_text(host.arguments["value"], typed=output is not None)
+        text = programs.answer_text(host.arguments["value"], typed=output is not None)
         complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
         now = self._performer.now()
         if complaint is not None:
@@ -511,12 +470,12 @@ class ProgramRunner:
         )
         crash_point("program.before_finish")
         self._performer.submit([outcome], patient=True)
-        self._end = host, finish_of(await self._whole(outcome))
+        self._end = host, programs.finish_of(await self._whole(outcome))
 
     async def _whole(self, outcome: Outcome) -> Done:
         if not isinstance(outcome, Done):
             said = outcome.error.message if isinstance(outcome, Failed) else ""
-            raise ToolFailure(ErrorInfo(FAILED, f"What the program left can't be kept. {said}".rstrip()))
+            raise ToolFailure(ErrorInfo(programs.FAILED, f"What the program left can't be kept. {said}".rstrip()))
         return await self._performer.with_value(outcome)
 
     # ---- ending ----
@@ -528,12 +487,11 @@ class ProgramRunner:
             self._programs.out = self._out
             raise ToolFailure(*limit_error(self._out))
         if self._end is None:
-            message = "a program has no answers to go on with, and no end"
-            raise InvariantBroken(message)
+            raise InvariantBroken("a program has no answers to go on with, and no end")
         host, self._programs.answer = self._end
         printed = ""
         with suppress(HoldfastError):
-            last = await program.answer([CallResult(host.id, CallError("", "SystemExit"), host.digest)])
+            last = await program.answer([CallResult(host.id, contract.CallError("", "SystemExit"), host.digest)])
             if not isinstance(last, PendingCalls):  # else it made more host calls, which get no results
                 printed = last.printed
                 await self._keep(getattr(last, "kept", None))
@@ -548,7 +506,7 @@ class ProgramRunner:
         dropped: list[Record] = [*self.unanswered(now), *runner.give_up(calls.waiting, now)]
         known = {*runner.settled, *(getattr(record, "key", "") for record in dropped)}
         reads = {name for name, tool in self._agent.tools.items() if tool.read_only}
-        dropped += open_program_outcomes(past, self.key, known, now, reads=reads)
+        dropped += reconciliation.open_program_outcomes(past, self.key, known, now, reads=reads)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
             spent = spend_of_records(dropped)
@@ -568,10 +526,10 @@ class ProgramRunner:
     async def _report_end(self, step: ProgramStep) -> object:
         await self._keep(getattr(step, "kept", None))
         notes = self._notes
-        if self._unknown and not isinstance(step, ProgramEnd):
+        if self._unknown and not isinstance(step, contract.ProgramEnd):
             named = ", ".join(sorted({keys.tool_in_key(key) for key in self._unknown}))
             notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
-        if isinstance(step, ProgramEnd):
+        if isinstance(step, contract.ProgramEnd):
             variables: dict[str, Any] = {}
             if step.kept is None:
                 said = "They could not be read at the end of the program, and are what they were before it."
@@ -580,25 +538,24 @@ class ProgramRunner:
                 variables = {"dropped": dict(step.kept.dropped)}
             return _report({"value": step.value}, step.printed, notes, variables)
         if isinstance(step, PendingCalls):
-            message = f"{step!r} is no end"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"{step!r} is no end")
         raise ToolFailure(program_error(step, self._programs.variables, notes))
 
-    async def _keep(self, kept: KeptVariables | None) -> None:
+    async def _keep(self, kept: contract.KeptVariables | None) -> None:
         """Keep the variables for the next program: their changes are committed together with the end of this one."""
         if kept is None:
             return
-        changed = changed_variables(self._programs.variables, kept.values)
+        changed = programs.changed_variables(self._programs.variables, kept.values)
         if not changed.set and not changed.gone:
             return
         ask = EffectRequest("sample", "variables", self._call.ask.content)
-        key = f"{self.key}{KEPT}"
+        key = f"{self.key}{programs.KEPT}"
         outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed))
         done = await self._whole(outcome)
         beside = self._runner.beside
         beside[self.key] = (*beside.get(self.key, ()), outcome)
         # From the record: secrets that are redacted there stay hidden from the next program.
-        self._programs.variables = decode_changed_variables(bytes(done.value)).after(self._programs.variables)
+        self._programs.variables = programs.decode_changed_variables(bytes(done.value)).after(self._programs.variables)
 
     # ---- when the turn is stopped ----
 
@@ -607,7 +564,8 @@ class ProgramRunner:
         ended = [key for key in self._calls.keys_running if key in self._runner.settled]
         open_calls = [self._runner.open.get(key) for key in self._calls.keys_running]
         unknown = [running.call.key for running in open_calls if running and running.begun and running.call.alone]
-        return stopped_program_outcome(self.key, ask, now, [*self._made, *ended], [*self._unknown, *unknown])
+        made, unknown = [*self._made, *ended], [*self._unknown, *unknown]
+        return reconciliation.stopped_program_outcome(self.key, ask, now, made, unknown)
 
     def unanswered(self, now: int) -> Iterator[Record]:
         """Outcomes for open questions and pauses when the program is abandoned."""
@@ -619,7 +577,7 @@ class ProgramRunner:
 
     def _tell_time(self, host: HostCall, number: int) -> float:
         """The time in seconds since 1970, recorded for replay."""
-        key = aside_key(self.key, number, "now")
+        key = programs.aside_key(self.key, number, "now")
         ask = EffectRequest("sample", "now", host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
         at = self._performer.now()
@@ -629,7 +587,7 @@ class ProgramRunner:
 
     async def _begin_pause(self, host: HostCall, number: int) -> None:
         """Begin a pause, or continue it after a restart."""
-        key = aside_key(self.key, number, "sleep")
+        key = programs.aside_key(self.key, number, "sleep")
         ask = EffectRequest("sleep", "sleep", host.digest)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         now = self._performer.now()
@@ -651,7 +609,7 @@ class ProgramRunner:
             self._runner.settled.add(pause.key)
             done = Done(at=now, key=pause.key, ask=pause.ask, value=msgspec.Raw(b"null"))
             self._performer.submit([done], patient=True)
-            self._calls.recorded.append(HostRequest(pause.host, given=CallValue(None)))
+            self._calls.recorded.append(HostRequest(pause.host, given=contract.CallValue(None)))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -687,14 +645,14 @@ class HostRequest:
     """The number of the host call in its program, from 1."""
     state: AuthorizedCall | ParkedCall | SettledCall | None = None
     """The tool call, once it was authorized."""
-    given: CallOutcome | None = None
+    given: contract.CallOutcome | None = None
     """The answer, if it is no tool call."""
 
 
 class ProgramCalls:
     """The host calls of one program that have no answer yet."""
 
-    def __init__(self, programs: Programs, prepare_call: Callable[[HostRequest], PreparedCall]) -> None:
+    def __init__(self, parent: Programs, prepare_call: Callable[[HostRequest], PreparedCall]) -> None:
         self.undecided: deque[HostRequest] = deque()
         """Requests that wait for their turn: tool calls, and the end of the turn."""
         self.recorded: deque[HostRequest] = deque()
@@ -702,8 +660,8 @@ class ProgramCalls:
         self.waiting: dict[str, ParkedCall] = {}
         """Calls that wait for a person or the outside, by their keys."""
         self.running: dict[asyncio.Task[SettledCall | ParkedCall], HostRequest] = {}
-        self._programs = programs
-        self._runner = programs.runner
+        self._programs = parent
+        self._runner = parent.runner
         self._prepare_call = prepare_call
         self._queue: deque[HostRequest] = deque()
         """Calls that may begin."""
@@ -865,16 +823,16 @@ class ProgramCalls:
 # ---- results for the program, reports for the model ----
 
 
-def sandbox_result(result: ToolResult, outcome: Outcome) -> CallOutcome:
+def sandbox_result(result: ToolResult, outcome: Outcome) -> contract.CallOutcome:
     """The result of a call as its program gets it: a value, or an exception with the text for the model."""
     if isinstance(outcome, Done):
         try:
-            return CallValue(to_json(result.content, MAX_BYTES)[0])
-        except NotJson as reason:
+            return contract.CallValue(contract.to_json(result.content, contract.MAX_BYTES)[0])
+        except contract.NotJson as reason:
             said = f"{result.name} took effect, but what it gave can't be used in a program: {reason}"
-            return CallError(said, "ValueError")
+            return contract.CallError(said, "ValueError")
     kind = _KINDS.get(outcome.error.kind, "RuntimeError") if isinstance(outcome, Failed) else "RuntimeError"
-    return CallError(str(result.content), kind)
+    return contract.CallError(str(result.content), kind)
 
 
 def _report(
@@ -884,16 +842,18 @@ def _report(
     return head | output | (variables or {}) | ({"notes": [*notes]} if notes else {})
 
 
-def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
+def program_error(
+    step: contract.ProgramFailure | contract.LimitHit, variables: Mapping[str, Any], notes: Iterable[str]
+) -> ErrorInfo:
     """The error for the model about a program that raised, was refused, or hit its own limit."""
     said = [step.error]
-    if isinstance(step, ProgramFailure) and step.phase == "check":
+    if isinstance(step, contract.ProgramFailure) and step.phase == "check":
         said[0] = f"The program was not run; nothing of it was done.\n{step.error}"
         if variables:
             more = len(variables) - MAX_NAMED_VARIABLES
             named = ", ".join(sorted(variables)[:MAX_NAMED_VARIABLES])
             said.append(f"Variables that live on: {named}{f' and {more:,} more' if more > 0 else ''}.")
-    if isinstance(step, ProgramFailure) and step.kept is not None and step.kept.dropped:
+    if isinstance(step, contract.ProgramFailure) and step.kept is not None and step.kept.dropped:
         said.append(f"Not kept: {'; '.join(f'{name} ({why})' for name, why in step.kept.dropped.items())}")
     said += notes
     if step.printed:
@@ -902,22 +862,22 @@ def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any],
         if left_out > 0:
             shown = f"{shown[:half]}\n[{left_out:,} characters left out]\n{shown[-half:]}"
         said.append(f"It had printed:\n{shown}")
-    return ErrorInfo(FAILED, "\n".join(said))
+    return ErrorInfo(programs.FAILED, "\n".join(said))
 
 
 def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
     """The error of a program that a limit stopped before its next calls, and the recorded form of the limit."""
     said = f"The program was stopped: {out.message}. What it had done stays done."
-    return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
+    return ErrorInfo(programs.LIMIT, said), msgspec.json.encode(out)
 
 
-def _aside(outcome: Outcome) -> CallOutcome:
+def _aside(outcome: Outcome) -> contract.CallOutcome:
     """The result of a host call that is not a tool call."""
     if isinstance(outcome, Failed):
-        return CallError(outcome.error.message, "ValueError")
+        return contract.CallError(outcome.error.message, "ValueError")
     if isinstance(outcome, Done):
-        return CallValue(msgspec.json.decode(bytes(outcome.value)))
-    return CallValue(None)
+        return contract.CallValue(msgspec.json.decode(bytes(outcome.value)))
+    return contract.CallValue(None)
 
 
 # ---- sandboxes ----

@@ -128,9 +128,8 @@ class _Check:
         if agent is None:
             raise errors.AgentUnknown(name or "", tuple(self._team))
         ledger = RecordedJournal(self._store, self._session)
-        run = TurnRunner(
-            cast("SessionDrive", _ReplayHost(self._session)), agent, turn, ledger, strict=True, until=until
-        )
+        host = cast("SessionDrive", _ReplayHost(self._session))
+        run = TurnRunner(host, agent, turn, ledger, strict=True, until=until)
         status = None if recorded is None else recorded.status
         try:
             ending = await _finish(run)
@@ -197,9 +196,8 @@ def _finding_of_halt(reason: errors.HoldfastError, recorded: Ending | None, *, h
 
 
 def _was_stopped(ending: Ending) -> bool:
-    if ending.status == "limit":
-        return ending.code == "deadline" or beyond_turn(ending.code)
-    return ending.status == "cancelled"
+    beyond = ending.status == "limit" and (ending.code == "deadline" or beyond_turn(ending.code))
+    return beyond or ending.status == "cancelled"
 
 
 def _compared_fields(ending: Ending) -> dict[str, Any]:
@@ -247,5 +245,4 @@ class _NoRuntime:
         return self
 
     def __getattr__(self, name: str) -> NoReturn:
-        message = f"a replay check must not use {name!r} of the runtime"
-        raise errors.InvariantBroken(message)
+        raise errors.InvariantBroken(f"a replay check must not use {name!r} of the runtime")

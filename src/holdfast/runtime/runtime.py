@@ -29,6 +29,7 @@ from holdfast.policy.rules import milliseconds
 from holdfast.processes.service import Processes
 from holdfast.processes.sub_agents import SubAgents
 from holdfast.processes.tasks import Tasks
+from holdfast.runtime import session_driver
 from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
@@ -39,14 +40,6 @@ from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import Sessions
-from holdfast.runtime.session_driver import (
-    SessionDrive,
-    Turnstile,
-    check_gate,
-    check_session_id,
-    turnstiles,
-    wall_milliseconds,
-)
 from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
@@ -212,10 +205,10 @@ class Runtime:
             store,
             self.agents,
             ChangeFeed(store),
-            turnstiles.here(),
+            session_driver.turnstiles.here(),
             lease_ms,
             own_prices or {},
-            check_gate(can_deliver),
+            session_driver.check_gate(can_deliver),
             f"pid {os.getpid()}",
             MirroredMemory(store, mirror),
             make_secret_access(store, secrets),
@@ -552,14 +545,14 @@ class Runtime:
         """
         self._sessions.check_open()
         found, fresh = await self.store.notify(
-            check_session_id(session),
+            session_driver.check_session_id(session),
             kind=kind,
             title=title,
             body=body,
             key=key,
             priority=priority,
-            due=wall_milliseconds(at),
-            expires=wall_milliseconds(expires),
+            due=session_driver.wall_milliseconds(at),
+            expires=session_driver.wall_milliseconds(expires),
         )
         if fresh and (at is None or found.due <= self.store.clock.read().wall):
             self._context.poke(session)
@@ -593,11 +586,7 @@ class Runtime:
 
     # ---- the engine ----
 
-    def _drive_of(
-        self,
-        work: Work | str,
-        stops_only: bool,
-    ) -> JournalDrive | None:
+    def _drive_of(self, work: Work | str, stops_only: bool) -> JournalDrive | None:
         session = work if isinstance(work, str) else work.journal
         if is_trigger_id(session):
             return None if self._only is not None else self.triggers.drive_of(session)
@@ -608,7 +597,7 @@ class Runtime:
         known = isinstance(work, str) or work.agent in self.agents
         if not known and not isinstance(work, str):
             self._sessions.warn_missing(work.agent or "", session)
-        return SessionDrive(self._context, session, stops_only=stops_only) if known else None
+        return session_driver.SessionDrive(self._context, session, stops_only=stops_only) if known else None
 
     def _stopped(self, journal: str) -> None:
         """Report that the engine has given up a journal to the callers that wait for it."""
@@ -653,5 +642,5 @@ def count_driver(path: Path | str | None) -> Generator[None]:
             del _drivers[store]
 
 
-openings: Final = PerLoop(lambda: Turnstile(3))
+openings: Final = PerLoop(lambda: session_driver.Turnstile(3))
 """Opening a runtime takes about 2 ms of the event loop: only a few of many `hf.run` do so in one round."""

@@ -127,21 +127,16 @@ class Session:
             deadline_ms=None if deadline is None else milliseconds(deadline),
             deadline_from_start=self._from_start and deadline is not None,
             metadata=metadata,
-            taint=InputTaint(f"the input {key!r} of {self.id}" if key else f"an input of {self.id}")
-            if untrusted
-            else None,
+            taint=InputTaint(f"{f'the input {key!r}' if key else 'an input'} of {self.id}") if untrusted else None,
         )
+        accept = self._context.sessions.accept
         try:
-            receipt = await self._context.sessions.accept(
-                self.id, agent, said, key, under=self._under, metadata=self._metadata
-            )
+            receipt = await accept(self.id, agent, said, key, under=self._under, metadata=self._metadata)
         except errors.JournalConflict:
             if self._agent is not None or (now := await self.agent()) == agent:
                 raise
             # The session was handed over a moment ago.
-            receipt = await self._context.sessions.accept(
-                self.id, now, said, key, under=self._under, metadata=self._metadata
-            )
+            receipt = await accept(self.id, now, said, key, under=self._under, metadata=self._metadata)
         if not receipt.fresh or steer:
             return Turn(self._context, self.id, receipt.input, begins=not steer)
         return Turn(self._context, self.id, receipt.input, receipt.head, begins=True, expected=self._expected)
@@ -170,20 +165,11 @@ class Session:
             return texts
         sessions = self._context.sessions
         terms = await sessions.terms(await sessions.holder(self.id, agent))
-        wrong = find_input_error(terms, self.id, given)  # before files go into the store
-        if wrong is not None:
+        if wrong := find_input_error(terms, self.id, given):  # before files go into the store
             await sessions.record_refusal(self.id, agent, key if isinstance(key, str) else None, wrong)
             raise wrong
         attachments = Attachments(self._context.store)
-        parts: list[Text | Attachment] = []
-        for part in given:
-            if isinstance(part, File):
-                parts.append(await attachments.keep(part, self.id))
-            elif isinstance(part, Attachment):
-                parts.append(await attachments.sendable(part, self.id))
-            else:
-                parts.append(part)
-        return tuple(parts)
+        return tuple([part if isinstance(part, Text) else await attachments.of_input(part, self.id) for part in given])
 
     async def _named_agent(self) -> str:
         return self._agent if self._agent is not None else await self.agent()
@@ -364,22 +350,20 @@ class Sessions:
 
     async def agent_of(self, session: str) -> Agent | None:
         """The agent of a session, if this runtime has it."""
-        try:
-            line = await self._store.journal(session)
-        except errors.JournalMissing:
-            return None
-        return self._agents.get(line.agent or "")
+        return self._agents.get(await self._holder_of(session) or "")
+
+    async def _holder_of(self, session: str) -> str | None:
+        """The name of the session's current agent; None if the session does not exist."""
+        with suppress(errors.JournalMissing):
+            return (await self._store.journal(session)).agent or ""
+        return None
 
     async def agent_missing(self, session: str) -> errors.AgentMissing | None:
         """The error for a session whose agent is unknown here and that no other process drives; None otherwise."""
         if self.engine is None or self.engine.drives(session):
             return None
-        try:
-            line = await self._store.journal(session)
-        except errors.JournalMissing:
-            return None
-        name = line.agent or ""
-        if name in self._agents or await self._store.holder(session) is not None:
+        name = await self._holder_of(session)
+        if name is None or name in self._agents or await self._store.holder(session) is not None:
             return None
         self.warn_missing(name, session)
         return errors.AgentMissing(session, name, tuple(self._agents))
@@ -508,10 +492,7 @@ class Sessions:
         known = self._agents.get(agent)
         if known is not None and not prepare(known).has_handoffs:
             return agent
-        try:
-            return (await self._store.journal(session)).agent or agent
-        except errors.JournalMissing:
-            return agent
+        return await self._holder_of(session) or agent
 
     # ---- stopping, holding back ----
 

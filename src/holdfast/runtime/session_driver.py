@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -42,14 +42,7 @@ from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.waits import JournalWaits
 from holdfast.store.contract import Input
 from holdfast.turns import keys
-from holdfast.turns.conversation import (
-    CancelRequest,
-    OpenTurn,
-    UserInput,
-    deadline_wait,
-    decode_input,
-    input_blobs,
-)
+from holdfast.turns.conversation import CancelRequest, OpenTurn, UserInput, deadline_wait, decode_input, input_blobs
 from holdfast.turns.machine import Ending
 from holdfast.turns.notices import READER, choose_notices, format_notices
 from holdfast.turns.results import stop_reason
@@ -83,11 +76,6 @@ class InboxInput:
         """The turn that it begins, if it begins one."""
         return keys.turn_id(self.input.input)
 
-    @property
-    def notifies(self) -> bool:
-        """True if it carries notifications."""
-        return isinstance(self.said, UserInput) and self.said.origin == "holdfast"
-
     def deadline(self, agent: Agent | None, begun: int | None = None) -> int | None:
         """The deadline of the turn that it begins. `begun` is the start; without it such deadlines are None."""
         if not isinstance(self.said, UserInput):
@@ -101,19 +89,12 @@ class InboxInput:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """The ending of a turn that must stop, with the request for it."""
+    """The ending of a turn that must stop, or ends before it begins, with the request for it; or a late request."""
 
     ending: Ending
     stop: InboxInput | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UnstartedTurn:
-    """A turn that ends before it begins, with the stop request; or a late stop request."""
-
-    ending: Ending
-    stop: InboxInput | None
-    waiting: InboxInput | None
+    waiting: InboxInput | None = None
+    """The input of the turn that does not begin."""
 
 
 _DEADLINE_ENDING: Final = Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
@@ -184,7 +165,6 @@ class SessionDrive(JournalDrive):
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
         """The session's current agent, also if this runtime does not have it."""
-        self._tool_host: ToolHost | None = None
         self._stops_only = stops_only
         self._mandate: Mandate | None = None
         self._finished = False
@@ -204,8 +184,8 @@ class SessionDrive(JournalDrive):
         self._look_at: int | None = None
         """Time of the next check of time budgets during an effect."""
         self._interruption: Interruption | None = None
-        self._concluded: asyncio.Future[None] | None = None
-        """Done when the turn has ended or must stop."""
+        self._concluded: asyncio.Event | None = None
+        """Set when the turn has ended or must stop."""
         self._lease: Lease
         self._live_events: LiveEventBuffer
 
@@ -238,7 +218,7 @@ class SessionDrive(JournalDrive):
             conversation, pending, ready = await read_session(self._store, lease)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
-            self._ledger.watch = conversation.watch.copy()
+            self._ledger.watch = replace(conversation.watch)
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
@@ -301,7 +281,8 @@ class SessionDrive(JournalDrive):
             said = decode_input(pending[0].body)
             mandate = said.mandate if isinstance(said, UserInput) else None
         self._mandate = mandate
-        self._tool_host, self._agent_name = None, conversation.agent
+        self._agent_name = conversation.agent
+        self.__dict__.pop("tool_host", None)  # it knows the agent before
         return self._known_agent(conversation.agent or "")
 
     def _known_agent(self, name: str) -> Agent | None:
@@ -318,13 +299,11 @@ class SessionDrive(JournalDrive):
             return await self._next(conversation)
         handed, self._handed = self._handed, False
         if self._interruption is None:
-            if self._agent is None or self._stops_only:
+            idle = self._agent is None or self._stops_only
+            if idle or (turn.parked is not None and not await self.waits.any_ended(turn.parked.waits)):
                 return None, []
-            if turn.parked is not None and not await self.waits.any_ended(turn.parked.waits):
-                return None, []
-        if handed:
-            return turn, []  # the same process continues with it
-        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
+        # After a handoff, the same process continues with it.
+        return turn, [] if handed else [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn, begun by the oldest input that waits, steering or not."""
@@ -334,15 +313,9 @@ class SessionDrive(JournalDrive):
             return None, []
         self._inbox.remove(waiting)
         admitted = await self._admit(waiting, waiting.run)
-        due = waiting.deadline(self._agent, self._ledger.now())
-        started = Started(
-            at=self._ledger.now(),
-            run=waiting.run,
-            code=self._agent.version,
-            by=self.context.process,
-            deadline=due,
-            mode=self._agent.mode,
-        )
+        now, agent, by = self._ledger.now(), self._agent, self.context.process
+        due = waiting.deadline(agent, now)
+        started = Started(at=now, run=waiting.run, code=agent.version, by=by, deadline=due, mode=agent.mode)
         turn = conversation.opening(started)
         turn.enter(waiting.input.input, waiting.input.key, said, conversation.metadata)
         return turn, [started, admitted]
@@ -356,9 +329,8 @@ class SessionDrive(JournalDrive):
 
     async def _admit(self, waiting: InboxInput, run: str | None = None) -> Admitted:
         """The record that admits an input to the turn `run`, or a request to stop."""
-        found, said = waiting.input, waiting.said
+        found, said, now = waiting.input, waiting.said, self._ledger.now()
         self._taken.add(found.input)
-        now = self._ledger.now()
         large = len(found.body) > self._ledger.inline_bytes
         blob = await self._ledger.put_blob(found.body) if large else None
         body = ABSENT if large else msgspec.Raw(found.body)
@@ -392,9 +364,7 @@ class SessionDrive(JournalDrive):
         ends = self._unstarted_turns()
         self._set_alarm()
         if ends:
-            records = [record for end in ends for record in await self._end_records(end)]
-            durable = self._ledger.append(records)
-            await durable
+            await self._ledger.append([record for end in ends for record in await self._end_records(end)])
             self.context.changes.ended(self.session)
         if ready and self._may_deliver():
             await self._deliver(ready)
@@ -430,7 +400,7 @@ class SessionDrive(JournalDrive):
         if self._open is not None and (self._open.parked is not None or self._interruption is not None):
             self._held_back = True  # it would wait behind a turn that waits
             return False
-        if any(found.notifies for found in self._inbox):
+        if any(isinstance(found.said, UserInput) and found.said.origin == "holdfast" for found in self._inbox):
             self._held_back = True  # those before it have not entered yet
             return False
         try:
@@ -456,34 +426,33 @@ class SessionDrive(JournalDrive):
         if self._interruption is None:
             self._interruption = found
         if self._concluded is not None:
-            _conclude(self._concluded)
+            self._concluded.set()
 
-    def _unstarted_turns(self) -> list[UnstartedTurn]:
+    def _unstarted_turns(self) -> list[Interruption]:
         """Remove from the inbox, in one pass, turns that end unstarted and stop requests that change nothing."""
         turn, now = self._open, self._ledger.now()
         queued = {found.run: found for found in self._inbox if isinstance(found.said, UserInput)}
-        ends: list[UnstartedTurn] = []
+        ends: list[Interruption] = []
         for found in self._inbox:
             if isinstance(found.said, CancelRequest) and not (turn is not None and _stops_turn(found.said, turn)):
                 ending = Ending("cancelled", "cancelled", found.said.reason)
-                ends.append(UnstartedTurn(ending, found, queued.pop(found.said.cancel, None)))
+                ends.append(Interruption(ending, found, queued.pop(found.said.cancel, None)))
         for waiting in queued.values():
             due = waiting.deadline(self._agent)
             if due is not None and due <= now:
-                ends.append(UnstartedTurn(_DEADLINE_ENDING, None, waiting))
+                ends.append(Interruption(_DEADLINE_ENDING, None, waiting))
         for gone in [gone for end in ends for gone in (end.stop, end.waiting) if gone is not None]:
             self._taken.add(gone.input.input)
             self._inbox.remove(gone)
         return ends
 
-    async def _end_records(self, end: UnstartedTurn) -> list[Record]:
+    async def _end_records(self, end: Interruption) -> list[Record]:
         records: list[Record] = [] if end.stop is None else [await self._admit(end.stop)]
         if end.waiting is not None:
-            run = end.waiting.run
-            value = msgspec.Raw(msgspec.json.encode(end.ending))
+            run, value = end.waiting.run, msgspec.Raw(msgspec.json.encode(end.ending))
             records.append(await self._admit(end.waiting, run))
-            now = self._ledger.now()
-            records.append(Ended(at=now, run=run, status=end.ending.status, value=value, unstarted=True))
+            status = end.ending.status
+            records.append(Ended(at=self._ledger.now(), run=run, status=status, value=value, unstarted=True))
         return records
 
     def _set_alarm(self) -> None:
@@ -525,22 +494,22 @@ class SessionDrive(JournalDrive):
 
     async def _work_on(self, run: TurnRunner, turn: OpenTurn) -> TurnEnded | None:
         work = self._work = spawn(run.finish())
-        concluded = self._concluded = asyncio.get_running_loop().create_future()
-        work.add_done_callback(lambda _: _conclude(concluded))  # abandoned work may end long after the drive
+        concluded = self._concluded = asyncio.Event()
+        work.add_done_callback(lambda _: concluded.set())  # abandoned work may end long after the drive
         if self._news:
             self._look_soon()
         try:
-            await concluded
-            if self._interruption is not None and not work.done():
+            await concluded.wait()
+            stopped = self._interruption if not work.done() else None
+            if stopped is not None:
                 run.stopped = True
                 await self._unwind(run, work)
-                run.performer.check_halted()
-                await self._break_off(run, self._interruption)
-                return None
-            if work.cancelled():
-                run.performer.check_halted()
+            elif work.cancelled():
                 message = "a tool or the model cancelled the task of the turn itself"
-                await self._break_off(run, Interruption(Ending("failed", "cancelled_within", message, "tool")))
+                stopped = Interruption(Ending("failed", "cancelled_within", message, "tool"))
+            if stopped is not None:
+                run.performer.check_halted()
+                await self._break_off(run, stopped)
                 return None
             # Not raised here: a traceback with this frame, and so with `work`, would be a cycle for the collector.
             match work.exception():
@@ -554,14 +523,13 @@ class SessionDrive(JournalDrive):
                     crash_point("handoff.after")
                     self._handed = True
                     return None
-                case HoldfastError() | RuntimeClosing() as error:
-                    raise error
-                case Exception() | GeneratorExit() as error:  # unexpected; the session continues
-                    run.performer.check_halted()
+                case BaseException() as error:
+                    expected = isinstance(error, HoldfastError | RuntimeClosing)
+                    if expected or not isinstance(error, Exception | GeneratorExit):
+                        raise error
+                    run.performer.check_halted()  # unexpected; the session continues
                     info = error_info(error, run.performer.redactor.text)
                     ending = Ending("failed", info.kind, info.message, "code", **run.so_far())
-                case BaseException() as error:
-                    raise error
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and the next drive continues the turn.
             run.performer.refuse()
@@ -617,12 +585,10 @@ class SessionDrive(JournalDrive):
     def waits(self) -> JournalWaits:
         return JournalWaits(self._store, self.session)
 
-    @property
+    @cached_property
     def tool_host(self) -> ToolHost:
         """The runtime as tools see it (``ctx.host``)."""
-        if self._tool_host is None:
-            self._tool_host = ToolHost(self.context, self.session, self._agent_name)
-        return self._tool_host
+        return ToolHost(self.context, self.session, self._agent_name)
 
     async def is_always_allowed(self, agent: str, subject: Subject) -> bool:
         """True if a person has stored a rule that allows this call."""
@@ -669,13 +635,13 @@ class SessionDrive(JournalDrive):
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show an event that may come after this drive: in the buffer of the running drive, or in a new one."""
         changes = self.context.changes
-        open_buffer = changes.buffers.get(self.session)
-        buffer = open_buffer or LiveEventBuffer(self._ledger, changes)
-        if open_buffer is None:
-            changes.add_buffer(buffer)
+        if (buffer := changes.buffers.get(self.session)) is not None:
+            buffer.publish(kind, run, fields)
+            return
+        buffer = LiveEventBuffer(self._ledger, changes)
+        changes.add_buffer(buffer)
         buffer.publish(kind, run, fields)
-        if open_buffer is None:
-            changes.remove_buffer(buffer)
+        changes.remove_buffer(buffer)
 
     @property
     def quiet(self) -> bool:
@@ -741,11 +707,6 @@ def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
     return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
 
 
-def _conclude(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 TURNSTILE_WIDTH: Final = 16
 """Sessions that take a step in one round of the event loop."""
 
@@ -779,14 +740,13 @@ class Turnstile:
 
     def _next_round(self) -> None:
         self._left = self._width
-        self._scheduled = False
         while self._waiting and self._left > 0:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 self._left -= 1
-        if self._waiting:
-            self._scheduled = True
+        self._scheduled = bool(self._waiting)
+        if self._scheduled:
             asyncio.get_running_loop().call_soon(self._next_round)
 
 

@@ -27,17 +27,16 @@ if TYPE_CHECKING:
 
 async def fetch_value(store: Store, record: Record) -> Record:
     """The record with its large value inline, if a conversation needs that."""
-    if isinstance(record, Done) and record.blob is not None:
+    if not isinstance(record, Done | Admitted) or record.blob is None:
+        return record
+    if isinstance(record, Done):
         key = keys.parse_key(record.key)
         # Of the records below a call, only these belong to the conversation.
         shown = is_compaction(record.key) or is_kept(record.key) or is_finish(record.key)
-        if key is not None and (not key.inner or shown):
-            return msgspec.structs.replace(
-                record, value=msgspec.Raw(await _read_blob(store, record.blob.digest)), blob=None
-            )
-    if isinstance(record, Admitted) and record.blob is not None:
-        return msgspec.structs.replace(record, body=msgspec.Raw(await _read_blob(store, record.blob.digest)), blob=None)
-    return record
+        if key is None or (key.inner and not shown):
+            return record
+    value = msgspec.Raw(await _read_blob(store, record.blob.digest))
+    return msgspec.structs.replace(record, **{"value" if isinstance(record, Done) else "body": value}, blob=None)
 
 
 async def _read_blob(store: Store, digest: str) -> bytes:
@@ -169,9 +168,8 @@ async def environments_of(store: Store, entries: Iterable[tuple[int, Record]]) -
 
 
 async def _read_environment(store: Store, record: Done) -> Environment:
-    return decode_environment(
-        bytes(record.value) if record.blob is None else await _read_blob(store, record.blob.digest)
-    )
+    body = bytes(record.value) if record.blob is None else await _read_blob(store, record.blob.digest)
+    return decode_environment(body)
 
 
 _Found: TypeAlias = tuple[Literal["turn", "summary", "direct"], str, str, ModelRequest, bool]
@@ -200,19 +198,9 @@ class _RequestReader:
     async def _take(self, line: Journal, seq: int, record: Record) -> None:
         if isinstance(record, Done | Failed | Cancelled) and record.ask is not None:
             async for kind, agent, model, request, exact in self._requests_of(record, record.ask):
-                found = RecordedRequest(
-                    journal=line.id,
-                    number=len(self.found) + 1,
-                    seq=seq,
-                    at=record.at,
-                    key=record.key,
-                    kind=kind,
-                    agent=agent,
-                    model=model,
-                    request=request,
-                    exact=exact,
-                )
-                self.found.append(found)
+                place: dict[str, Any] = {"journal": line.id, "number": len(self.found) + 1, "seq": seq, "at": record.at}
+                asked: dict[str, Any] = {"kind": kind, "agent": agent, "model": model, "request": request}
+                self.found.append(RecordedRequest(key=record.key, exact=exact, **place, **asked))
         if line.kind == "session":
             self._conversation.add(seq, record)
 

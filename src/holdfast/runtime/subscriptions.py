@@ -298,12 +298,10 @@ def _event_classes(kind: object) -> tuple[type, ...]:
     """The event classes of `kind`: one class, a tuple or union of classes, or all for Any."""
     if kind is Any:
         return EVENTS
-    if kind == ():
-        raise InvalidArgument("kind", kind, "an event class of holdfast, or Any")
     members = cast("tuple[Any, ...]", kind if isinstance(kind, tuple) else get_args(kind) or (kind,))
-    for member in members:
-        if member not in EVENTS:
-            raise InvalidArgument("kind", member, "an event class of holdfast, or Any")
+    wrong = [member for member in members if member not in EVENTS]
+    if wrong or not members:
+        raise InvalidArgument("kind", wrong[0] if wrong else members, "an event class of holdfast, or Any")
     return members
 
 

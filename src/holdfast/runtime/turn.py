@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 import msgspec
 
@@ -24,13 +24,12 @@ from holdfast.turns.conversation import CancelRequest, Conversation, decode_inpu
 from holdfast.turns.machine import Blame, Ending, added, answer_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.errors import HoldfastError
     from holdfast.events import Event
-    from holdfast.runtime.changes import ChangeFeed, Expectation
+    from holdfast.runtime.changes import Expectation
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Store
 
@@ -82,6 +81,9 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return added(self.cost, self.children_cost)
 
 
+_SHARED_FIELDS: Final = frozenset(TurnOutcome.__struct_fields__).intersection(Ending.__struct_fields__)
+
+
 class TurnReader:
     """Reads the journal of a session until the turn that input `number` entered has ended."""
 
@@ -126,34 +128,27 @@ class TurnReader:
             raise TurnUnknown(self.session, keys.turn_id(self._number))
         self._known = True
 
-    async def ended_at(self) -> tuple[int, int] | None:
-        """Position of the last event of an ended turn: its terminal record, and the number of the event there."""
+    async def ended_at(self) -> Cursor | None:
+        """Position of the last event of an ended turn."""
         ending = await self.read()
-        if ending is None:
-            return None
-        return self._conversation.seq, 1 if ending.code == "no_progress" else 0
+        return None if ending is None else Cursor(self._conversation.seq, int(ending.code == "no_progress"))
 
     async def wait(
-        self,
-        changes: ChangeFeed,
-        stuck: Callable[[str], HoldfastError | None],
-        expected: Expectation | None = None,
-        missing: Callable[[str], Awaitable[HoldfastError | None]] | None = None,
+        self, context: RuntimeContext, expected: Expectation | None = None, *, needs_agent: bool = False
     ) -> Ending:
         """Wait for the end of the turn. With `expected`, from before the input was accepted, nothing is read first.
 
-        Raises the error of `stuck` or `missing` (the session is not driven, or has no agent here) instead of waiting.
+        Raises the error of a session that is not driven, or with `needs_agent` has no agent here, instead of waiting.
         """
         if expected is not None and self.is_end(ended := await expected.news):
             return ended.ending
         while True:
-            with changes.expecting(self.session, self._conversation.seq, ends=True) as found:
-                ending = await self.read()
-                if ending is not None:
+            with context.changes.expecting(self.session, self._conversation.seq, ends=True) as found:
+                if (ending := await self.read()) is not None:
                     return ending
-                error = stuck(self.session)
-                if error is None and missing is not None:
-                    error = await missing(self.session)
+                error = context.sessions.stuck(self.session)
+                if error is None and needs_agent:
+                    error = await context.sessions.agent_missing(self.session)
                 if error is not None:
                     raise error
                 found.head = self._conversation.seq
@@ -174,32 +169,11 @@ class TurnReader:
         if text is None:
             text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
         value = None
-        if ending.typed:
-            value = _typed_value(text, agent)
-        return TurnOutcome(
-            session=self.session,
-            turn=self.run or keys.turn_id(self._number),
-            status=ending.status,
-            text=text,
-            value=value,
-            code=ending.code,
-            message=ending.message,
-            blame=ending.blame,
-            steps=ending.steps,
-            usage=ending.usage,
-            cost=ending.cost,
-            allowed=ending.allowed,
-            used=ending.used,
-            agent=ending.agent,
-            handoffs=ending.handoffs,
-        )
-
-
-def _typed_value(text: str, agent: Agent | None) -> Any:  # of the type that the caller expects
-    """The value of a typed answer; plain JSON if the agent is unknown here, or has another output type by now."""
-    if agent is not None and agent.output is not None and agent.output.complaint(text) is None:
-        return agent.output.load(text)
-    return parse_answer(text)
+        if ending.typed:  # plain JSON if the agent is unknown here, or has another output type by now
+            output = None if agent is None else agent.output
+            value = parse_answer(text) if output is None or output.complaint(text) is not None else output.load(text)
+        turn, same = self.run or keys.turn_id(self._number), {name: getattr(ending, name) for name in _SHARED_FIELDS}
+        return TurnOutcome(session=self.session, turn=turn, text=text, value=value, **same)
 
 
 TurnStatus = Literal["queued", "running", "waiting", "no_agent", "completed", "failed", "cancelled", "limit"]
@@ -252,15 +226,14 @@ class Turn:
         expected, self._expected = self._expected, None
         if expected is not None:
             expected.head = self._after
-        changes, stuck = self._context.changes, self._context.sessions.stuck
         if self._ended is not None and reader.is_end(self._ended):
             ending = self._ended.ending
         elif patience > 0 and await self._context.sessions.agent_missing(self.session) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
-                    ending = await reader.wait(changes, stuck)
+                    ending = await reader.wait(self._context)
         if ending is None:
-            ending = await reader.wait(changes, stuck, expected, self._context.sessions.agent_missing)
+            ending = await reader.wait(self._context, expected, needs_agent=True)
         agents = self._context.agents
         agent = None
         if ending.typed:
@@ -272,9 +245,8 @@ class Turn:
             and not ending.handoffs
             and not any(prepare(each).has_sub_agents for each in agents.values())
         )
-        return outcome if alone else await self._with_children(outcome)
-
-    async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:
+        if alone:
+            return outcome
         below = await self._context.children.below(self.session, outcome.turn)
         if not below.models:
             return outcome
@@ -301,8 +273,11 @@ class Turn:
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
         changes = self._context.changes
         with changes.until_closed():
-            run = self.id if self._begins else await self._find_turn()
-            if after is not None and await self._is_over(cursor):
+            run, reader = self.id, self._reader()
+            if not self._begins:
+                await reader.read()
+                run = reader.run
+            if after is not None and (ended := await reader.ended_at()) is not None and cursor >= ended:
                 return
             buffer = None  # of the drive of the turn: by the end of the turn it may be over
             async for event in follow_session(changes, self.session, cursor):
@@ -319,15 +294,6 @@ class Turn:
                     yield event
                     return
                 yield event
-
-    async def _find_turn(self) -> str | None:
-        reader = self._reader()
-        await reader.read()
-        return reader.run
-
-    async def _is_over(self, cursor: Cursor) -> bool:
-        ended = await self._reader().ended_at()
-        return ended is not None and cursor >= Cursor(*ended)
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Request that the turn is stopped, wherever it is. The first request counts; one after the end is too late."""

@@ -103,11 +103,9 @@ class TurnRunner:
         delegates = agent is not None and (prepare(agent).has_sub_agents or turn.handoffs > 0)
         if agent is not None and not strict and (delegates or agent.limits.beyond_turn):
             self._budgets = SharedBudgets(host, agent, turn, self.performer, delegates=delegates)
-        self._redact = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
-        name = "" if agent is None else agent.name
-        whose = HookTurn(host.session, name, turn.run, turn.metadata)
-        self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self._redact)
+        whose = HookTurn(host.session, "" if agent is None else agent.name, turn.run, turn.metadata)
+        self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self.performer.redactor.text)
         self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
         """A rule of the agent depends on taint, so the runner tracks it."""
@@ -124,31 +122,17 @@ class TurnRunner:
     @cached_property
     def _model_caller(self) -> ModelCaller:
         if self._agent is None:
-            message = f"the turn {self.run!r} can't be run without its agent"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"the turn {self.run!r} can't be run without its agent")
         return ModelCaller(self._host, self._agent, self._turn, self.performer, self._hook_runner)
 
     @cached_property
     def _tool_batch(self) -> ToolBatch:
         agent = self._agent
+        host, performer, runner = self._host, self.performer, self._call_runner
         if agent is not None and agent.mode == "code":
-            self._programs = Programs(
-                self._host,
-                agent,
-                self.performer,
-                self._call_runner,
-                self._find_exhausted_limit,
-                self._turn.variables,
-            )
-        return ToolBatch(
-            self._host,
-            agent,
-            self._turn,
-            self.performer,
-            self._call_runner,
-            self.deferrals,
-            self._programs,
-        )
+            find_limit, variables = self._find_exhausted_limit, self._turn.variables
+            self._programs = Programs(host, agent, performer, runner, find_limit, variables)
+        return ToolBatch(host, agent, self._turn, performer, runner, self.deferrals, self._programs)
 
     @cached_property
     def _call_runner(self) -> ToolCallRunner:
@@ -209,11 +193,9 @@ class TurnRunner:
             self._current = state
             self._check_stopped()
             effect = poll(state)
-            if budgets is not None:
-                out = await budgets.find_exhausted(state, effect, self._last)
-                if out is not None:
-                    state = self._state = respond(state, effect.id, out)
-                    continue
+            if budgets is not None and (out := await budgets.find_exhausted(state, effect, self._last)) is not None:
+                state = self._state = respond(state, effect.id, out)
+                continue
             match effect:
                 case CallModel():
                     if self.performer.is_behind:
@@ -272,10 +254,8 @@ class TurnRunner:
             raise TurnHandedOver
         if self._agent is not None and self._tainted:
             before = self._taint if self._programs is None else self._programs.taint
-            keyed = (
-                (keys.call_key(self.run, effect.id, number, result.name), result)
-                for number, result in enumerate(results.results, 1)
-            )
+            numbered = enumerate(results.results, 1)
+            keyed = [(keys.call_key(self.run, effect.id, n, result.name), result) for n, result in numbered]
             self._taint = self._call_runner.taint_after(self._agent, before, keyed)
         return results
 
@@ -308,12 +288,10 @@ class TurnRunner:
     def _can_spill(self) -> bool:
         """True if one more call may go to the background."""
         most = None if self._agent is None else self._agent.limits.background
-        if most is not None:
-            used = 0 if self._state is None else self._state.used.background
-            if used + self._call_runner.spilled >= most:
-                return False
+        used = 0 if self._state is None else self._state.used.background
         shared = None if self._budgets is None else self._budgets.tasks
-        return shared is None or self._call_runner.spilled < shared
+        spilled = self._call_runner.spilled
+        return (most is None or used + spilled < most) and (shared is None or spilled < shared)
 
     async def _denied_by_hooks(self, turn: OpenTurn) -> Ending | None:
         """Run the `before_turn` hooks, or read their recorded decision; returns an ending if one of them denied the
@@ -331,23 +309,17 @@ class TurnRunner:
     async def _run_before_turn(self, turn: OpenTurn) -> str | None:
         """Run the `before_turn` hooks and record their decision; returns the reason of a denial."""
         reason: str | None = None
-        # After a handoff only the new agent's own hooks have not seen the turn yet.
-        own = () if self._agent is None else self._agent.hooks
-        hooked = (
-            HookRunner(own, self._hook_runner.turn, self._host.show, clean=self._redact)
-            if turn.goes_on
-            else self._hook_runner
-        )
+        hooked = self._hook_runner
+        if turn.goes_on:  # only the new agent's own hooks have not seen the turn yet
+            own = () if self._agent is None else self._agent.hooks
+            hooked = HookRunner(own, hooked.turn, self._host.show, clean=self.performer.redactor.text)
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)
             ask = EffectRequest("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
             value = msgspec.Raw(msgspec.json.encode(reason))
-            key = (
-                f"{turn.run}{TURN_START_SUFFIX}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{TURN_START_SUFFIX}"
-            )
-            done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
-            await self.performer.record([done])
+            key = f"{turn.run}{TURN_START_SUFFIX}{f'.{turn.handoffs}' if turn.handoffs else ''}"
+            await self.performer.record([Done(at=self.performer.now(), key=key, ask=ask, value=value)])
         if not turn.goes_on:
             await self._show_notifications(turn.said)
         return reason
@@ -414,16 +386,15 @@ class TurnRunner:
             effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
         told = effect.told(entering=bool(entering))
         if entering or told is not None:
-            entered = CheckpointOutcome(tuple(record.input for record, _ in entering), told)
+            records, messages = [record for record, _ in entering], tuple([message for _, message in entering])
             crash_point("turn.before_checkpoint")
-            value = msgspec.Raw(msgspec.json.encode(entered))
-            led = Cause("input", str(entering[-1][0].input)) if entering else self.performer.cause
+            value = msgspec.json.encode(CheckpointOutcome(tuple([record.input for record in records]), told))
+            led = Cause("input", str(records[-1].input)) if records else self.performer.cause
             step = self.performer.iteration or 0
             ask = msgspec.structs.replace(_checkpoint_request(effect), cause=led, iteration=step)
-            done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
-            self.performer.submit([done, *(record for record, _ in entering)])
-            await self._show_notifications(message for _, message in entering)
-            return Inputs(tuple(message for _, message in entering), told)
+            self.performer.submit([Done(at=self.performer.now(), key=key, ask=ask, value=msgspec.Raw(value)), *records])
+            await self._show_notifications(messages)
+            return Inputs(messages, told)
         return _NO_INPUTS
 
     # ---- how it ends ----
@@ -440,16 +411,13 @@ class TurnRunner:
         usage, cost = counted.usage, counted.cost
         if self._agent is not None:
             caller = self._model_caller
-            if self._state is not None:
-                room, room_cost = caller.compaction_usage
-                usage, cost = usage + room, added(cost, room_cost)
-            reply = caller.wasted
-            if (unfinished := caller.partial_reply) is not None:
-                id, reply = unfinished
-                fields = {"steps": counted.steps + 1} | ({"answer": id} if reply.parts else {})
-            if (
-                reply is not None
-            ):  # the cost of one that was broken off is not known; of one that a hook held back it is
+            if self._state is not None and caller.compactor is not None:
+                usage, cost = usage + caller.compactor.usage, added(cost, caller.compactor.cost)
+            id, reply = caller.unfinished
+            if reply is not None:
+                if id:
+                    fields = {"steps": counted.steps + 1} | ({"answer": id} if reply.parts else {})
+                # The cost of a reply that was broken off is not known; of one that a hook held back it is.
                 usage, cost = usage + reply.usage, added(cost, reply.cost)
         return {**fields, "usage": usage, "cost": cost, **self._agent_fields()}
 
@@ -465,10 +433,9 @@ class TurnRunner:
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
         """Record the end of the turn, after the records `before`. Nothing can be recorded for it after that."""
         self.performer.flush()
-        now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
+        ended = Ended(at=self.performer.now(), run=self.run, status=ending.status, value=value)
         crash_point("turn.before_end")
-        ended = Ended(at=now, run=self.run, status=ending.status, value=value)
         await self.performer.seal(ended, before, spend=spend_of_records(before) if before else None)
         crash_point("turn.after_end")
         if self._hook_runner.has("after_turn"):
@@ -490,8 +457,8 @@ class TurnRunner:
         if self._agent is not None:
             yield from self._model_caller.left_over(now)
         tool_batch = self._tool_batch
-        if self._programs is not None:
-            yield from self._programs.left_over(now)
+        if self._programs is not None and self._programs.running is not None:
+            yield from self._programs.running.unanswered(now)
         yield from tool_batch.left_over(now, resumed=self._state is not None)
 
     # ---- used by tools ----
@@ -512,6 +479,5 @@ class TurnRunner:
 
 
 def _checkpoint_request(checkpoint: Checkpoint) -> EffectRequest:
-    return EffectRequest(
-        "checkpoint", checkpoint.moment, digest_of_bytes("checkpoint", (checkpoint.note or "").encode())
-    )
+    content = digest_of_bytes("checkpoint", (checkpoint.note or "").encode())
+    return EffectRequest("checkpoint", checkpoint.moment, content)

@@ -16,7 +16,7 @@ import time
 import zlib
 from collections import deque
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 # ---- calls and results ----
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
+_START: Final = b"\0" * 32
 
 
 def program_digest(source: str, variables: dict[str, Any], seed: str) -> str:
@@ -69,6 +70,8 @@ class CallSequence:
         self._queue: deque[str] = deque()
         self.given: list[CallResult] = []
         """All results, in order."""
+        self._chain, self._linked = _START, 0
+        """The digest of the first results and their number: only snapshots need it, and each digests the new ones."""
 
     def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> contract.HostCall:
         """The call with the sandbox's `number`; `ProgramDiverged` if it differs from its record."""
@@ -174,22 +177,27 @@ class CallSequence:
         """The present position, for a snapshot; None while a result is unused, because it could not be restored."""
         if self._unused:
             return None
+        self._chain, self._linked = _chain(self._chain, self.given[self._linked :]), len(self.given)
         return SnapshotPosition(
             program=program,
             sandbox=sandbox,
             ordinal=self.made,
-            given=len(self.given),
-            chain=_chain(self.given),
+            given=self._linked,
+            chain=self._chain.hex(),
             waiting=dict(self.waiting),
             printed=printed,
         )
 
     def resume(self, place: SnapshotPosition, results: Sequence[CallResult]) -> bool:
         """Go to the position of a snapshot; False, with nothing changed, if its results differ."""
-        given = results[: place.given]
-        if place.given > len(results) or _chain(given) != place.chain:
+        if place.given > len(results):
             return False
-        self.made, self.given, self.waiting = place.ordinal, list(given), dict(place.waiting)
+        given = results[: place.given]
+        chain = _chain(_START, given)
+        if chain.hex() != place.chain:
+            return False
+        self.made, self._chain, self._linked = place.ordinal, chain, place.given
+        self.given, self.waiting = list(given), dict(place.waiting)
         self._numbers = {call.id: number for number, call in place.waiting.items()}
         self.give(results[place.given :])
         self._new = [call for call in self.waiting.values() if call.id not in self._unused]
@@ -209,13 +217,11 @@ def check_outcome(call: contract.HostCall, outcome: CallOutcome) -> None:
         raise AnswerRefused(call.id, "the clock is answered with seconds since 1970")
 
 
-def _chain(results: Iterable[CallResult]) -> str:
-    """The digest of these results, in order."""
-
-    def extend(chain: bytes, result: CallResult) -> bytes:
-        return hashlib.sha256(b"%b%b\n%b" % (chain, result.id.encode(), _encode(result.outcome))).digest()
-
-    return reduce(extend, results, b"\0" * 32).hex()
+def _chain(chain: bytes, results: Iterable[CallResult]) -> bytes:
+    """The digest of results, in order, that follow those with the digest `chain`."""
+    for result in results:
+        chain = hashlib.sha256(b"%b%b\n%b" % (chain, result.id.encode(), _encode(result.outcome))).digest()
+    return chain
 
 
 # ---- sealed snapshots ----

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
 
 
+_SESSION_LENGTH: Final = 160
+_AGENT_LENGTH: Final = 32
+_DIGEST_LENGTH: Final = 20
+
+
 @dataclass(frozen=True, slots=True)
 class SubAgentRequest:
     """One task for a sub-agent."""
@@ -46,8 +51,8 @@ class SubAgentRequest:
 
         It depends on the prompt: if a model reply was lost in a crash, the model may ask for something else.
         """
-        told = digest("sub-agent", [self.call, self.agent, self.prompt])
-        return f"{self.session[:160]}~{self.agent[:32]}~{told[:20]}"
+        told = digest("sub-agent", [self.call, self.agent, self.prompt])[:_DIGEST_LENGTH]
+        return f"{self.session[:_SESSION_LENGTH]}~{self.agent[:_AGENT_LENGTH]}~{told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,7 @@ _ENDED: Final = {"failed": "failed", "cancelled": "was stopped", "limit": "reach
 
 SUB_AGENT_WAIT: Final = "sub-agent"
 """The name of the wait for a slow sub-agent."""
+FIRST_WAIT: Final = timedelta(seconds=5)
 LONGEST_WAIT: Final = timedelta(minutes=5)
 """Longest wait before the parent looks by itself, in case the process that would notify it is gone."""
 MAX_PROMPT: Final = 200_000
@@ -116,7 +122,7 @@ class SubAgentTool:
         call = (ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline)
         child = await children.delegate(SubAgentRequest(name, prompt, self.budget, *call, by, ctx.metadata))
         ctx.progress(f"{name} works in session {child.session}")
-        span = timedelta(seconds=5)  # it waits in memory for a while, then suspended
+        span = FIRST_WAIT  # it waits in memory for a while, then suspended
         # A call that was suspended here before takes the same way again.
         while ctx.waited(SUB_AGENT_WAIT) or (outcome := await children.outcome(child)) is None:
             children.tell(child, ctx.wait_token(SUB_AGENT_WAIT))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 StepStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]
+MAX_STEPS: Final = 100
 MAX_TEXT: Final = 500
 """Longest text of a step and of a note, in characters."""
 _MARKS: Final[dict[StepStatus, str]] = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "dropped": "[-]"}
@@ -130,7 +131,7 @@ _Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
 @tool(read_only=True, background=False, polling=True, reach=_REACH)
-async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=100)]) -> dict[str, Any]:
+async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=MAX_STEPS)]) -> dict[str, Any]:
     """Write down the steps of your work, in order, in place of any plan you had. Each is pending at first.
 
     Do it for work of more than a few steps. The plan is kept even when the conversation is shortened.

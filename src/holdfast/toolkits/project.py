@@ -115,6 +115,7 @@ class ProjectLimits:
             check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
 
 
+_SECONDS: Final = 30.0
 _AROUND: Final = 20_000
 """Characters for the words around the files, and for the names of withheld files."""
 
@@ -134,7 +135,7 @@ def project(
     reader = ProjectReader(workspace.Workspace(root, hard_links=hard_links), _file_name(name), bounds)
     reach = Reach(workspaces=(reader.root.path,), hides_store=True)
 
-    @tool(read_only=True, untrusted=True, timeout=30.0, output_limit=bounds.total_chars + _AROUND, reach=reach)
+    @tool(read_only=True, untrusted=True, timeout=_SECONDS, output_limit=bounds.total_chars + _AROUND, reach=reach)
     def project_instructions(path: str = ".") -> str:
         """Read how the people of this project like work to be done, before you change something in it.
 

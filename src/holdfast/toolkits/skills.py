@@ -371,6 +371,8 @@ _OFFER: Final = (
 )
 _SLACK: Final = 20.0
 """Seconds beyond a walk, for a disk that does not answer."""
+_AROUND: Final = 500
+"""Characters around a skill, and for each of its files."""
 
 
 def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: bool = False) -> tuple[AnyTool, ...]:
@@ -394,7 +396,7 @@ def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: 
     if len(description) > bounds.list_chars:
         reason = f"the list of skills has {len(description):,} characters, the limit is {bounds.list_chars:,}"
         raise SkillFolderInvalid(str(folders[-1]), f"{reason}; write shorter descriptions, or offer fewer skills")
-    whole = bounds.skill_bytes + 500 * (bounds.files + 1)  # characters around a skill, and for each of its files
+    whole = bounds.skill_bytes + _AROUND * (bounds.files + 1)
     paths = dict.fromkeys(skill.folder.path for skill in library.skills.values())
     reach = Reach(workspaces=tuple(paths), hides_store=True)
 

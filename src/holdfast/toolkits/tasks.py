@@ -93,6 +93,7 @@ def _one_line(text: str, width: int = _NOTE) -> str:
 
 MOST: Final = 50
 """Most tasks of one list."""
+_REASON: Final = 500
 _REACH: Final = Reach(family="tasks", private=True, external=False)
 
 
@@ -106,9 +107,10 @@ async def list_tasks(ctx: CallContext, limit: Annotated[int, Field(ge=1, le=MOST
         ctx: The call.
         limit: How many to list at the most.
     """
-    lines: list[str] = []
+    found = await ctx.host.tasks(limit)
     now = ctx.host.now
-    for each in await ctx.host.tasks(limit):
+    lines: list[str] = []
+    for each in found:
         try:
             lines.append(summary_line(await ctx.host.glance_task(each.id), now))
         except StoreError:  # a damaged task must not hide the others
@@ -150,7 +152,7 @@ async def read_task(
 
 
 @tool(idempotent=True, destructive=True, background=False, reach=_REACH)
-async def cancel_task(ctx: CallContext, id: str, reason: Annotated[str, Field(max_length=500)] = "") -> str:
+async def cancel_task(ctx: CallContext, id: str, reason: Annotated[str, Field(max_length=_REASON)] = "") -> str:
     """Stop a background task whose result is not wanted any more.
 
     What it has done by then stays done.

@@ -11,43 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from holdfast import messages, records
 from holdfast.errors import InvariantBroken, RecordUnreadable
-from holdfast.messages import (
-    Attachment,
-    InputPart,
-    Origin,
-    Text,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    Usage,
-    UserMessage,
-    decode_reply,
-    message_of_reply,
-)
 from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
-from holdfast.records import (
-    Admitted,
-    Blob,
-    Cancelled,
-    Cause,
-    Done,
-    Ended,
-    EndStatus,
-    Failed,
-    Handed,
-    InputTaint,
-    Intended,
-    Opened,
-    Outcome,
-    Parked,
-    Record,
-    Resumed,
-    Started,
-    Unknown,
-    metadata_of,
-)
+from holdfast.records import Cause, InputTaint, Parked, Record, Started
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import Breaker, View, decode_compaction, is_compaction, without_files, without_words
 from holdfast.turns.environment import is_environment
@@ -59,10 +27,7 @@ from holdfast.turns.state import Stopwatch, Thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.messages import Message
 
-
-_parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
 Source = Literal["turn", "direct", "child"]
 TRIGGERED: Final = "trigger/"
 """Prefix of the keys of inputs that triggers send."""
@@ -71,7 +36,7 @@ TRIGGERED: Final = "trigger/"
 class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input of a session. With `steer` it enters the running turn."""
 
-    parts: tuple[Text | Attachment, ...]
+    parts: tuple[messages.Text | messages.Attachment, ...]
     steer: bool = False
     pin: bool = False
     """The input stays in the context through all compactions."""
@@ -79,7 +44,7 @@ class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """Most milliseconds of the turn: from acceptance, or with `deadline_from_start` from its start."""
     deadline_from_start: bool = False
     metadata: dict[str, Any] | None = None
-    origin: Origin = "user"
+    origin: messages.Origin = "user"
     mandate: Mandate | None = None
     """The mandate of a sub-agent; only the first input of its session has one."""
     taint: InputTaint | None = None
@@ -99,9 +64,9 @@ _said: Final = msgspec.json.Decoder(UserInput).decode
 _stop: Final = msgspec.json.Decoder(CancelRequest).decode
 
 
-def input_blobs(said: UserInput) -> tuple[Blob, ...]:
+def input_blobs(said: UserInput) -> tuple[records.Blob, ...]:
     """The attachments of an input as blobs."""
-    return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, Attachment))
+    return tuple(records.Blob(part.digest, part.size) for part in said.parts if isinstance(part, messages.Attachment))
 
 
 def turn_cause(number: int, key: str) -> Cause:
@@ -123,7 +88,7 @@ class HandoffUsage(msgspec.Struct, frozen=True):
     """Usage of a turn at its handoff; the next agent continues the count."""
 
     steps: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = 0.0
     used: Consumption = Consumption()
 
@@ -132,7 +97,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
     """Usage of several model calls."""
 
     calls: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
 
@@ -150,22 +115,22 @@ class OpenTurn:
     """The conversation before this turn as the model sees it, compacted."""
     position: int
     """Number of model calls in the session before this turn."""
-    said: tuple[UserMessage, ...] = ()
+    said: tuple[messages.UserMessage, ...] = ()
     """The inputs that began the turn."""
     compacts: bool = False
     """The turn only compacts the context."""
     deadline: int | None = None
     records: list[Record] = field(default_factory=list[Record])
-    inputs: dict[int, UserMessage] = field(default_factory=dict[int, UserMessage])
+    inputs: dict[int, messages.UserMessage] = field(default_factory=dict[int, messages.UserMessage])
     parked: Parked | None = None
-    batch: tuple[ToolCall, ...] = ()
+    batch: tuple[messages.ToolCall, ...] = ()
     batch_id: int = 0
-    results: dict[int, ToolResult] = field(default_factory=dict[int, ToolResult])
+    results: dict[int, messages.ToolResult] = field(default_factory=dict[int, messages.ToolResult])
     intended: set[int] = field(default_factory=set[int])
     told: set[int] = field(default_factory=set[int])
     """Calls of the batch with recorded taint, which replaces the taint of their tools."""
     steps: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: messages.Usage = field(default_factory=messages.Usage)
     cost: float | None = 0.0
     pinned: frozenset[str] = frozenset()
     """Messages that stay in the context."""
@@ -204,9 +169,9 @@ class OpenTurn:
     refused: str = ""
     """The error kind of the last failed model call."""
 
-    def enter(self, number: int, key: str, said: UserInput, of_session: Mapping[str, Any]) -> UserMessage:
+    def enter(self, number: int, key: str, said: UserInput, of_session: Mapping[str, Any]) -> messages.UserMessage:
         """Let an input into the turn; returns its message. `of_session` is the metadata of the session."""
-        message = UserMessage(f"{self.run}.i{number}", said.parts, said.origin)
+        message = messages.UserMessage(f"{self.run}.i{number}", said.parts, said.origin)
         if said.compact:
             self.compacts = True
         elif not self.inputs:
@@ -225,7 +190,7 @@ class OpenTurn:
 
 _DEFERRAL: Final = f"/{keys.DEFERRAL}"
 _TAINTED: Final = f"/{keys.TAINTED}"
-_LEFT_OUT: Final[dict[str, Callable[[Message], Message]]] = {
+_LEFT_OUT: Final[dict[str, Callable[[messages.Message], messages.Message]]] = {
     "bad_request": without_files,
     "content_filter": without_words,
 }
@@ -290,23 +255,22 @@ class Conversation:
     def _take(self, record: Record) -> None:
         self.watch.take(record)
         match record:
-            case Opened():
+            case records.Opened():
                 self.agent = record.agent
-                self.metadata = metadata_of(record)
+                self.metadata = records.metadata_of(record)
             case Started():
                 self.turn = self.opening(record)
-            case Admitted():
+            case records.Admitted():
                 self._admit(record)
-            case Ended():
+            case records.Ended():
                 self._end(record)
-            case Parked() | Resumed():
-                if self.turn is not None:
-                    self.turn.parked = record if isinstance(record, Parked) else None
-            case Done() | Failed() | Unknown() | Cancelled():
+            case Parked() | records.Resumed() if self.turn is not None:
+                self.turn.parked = record if isinstance(record, Parked) else None
+            case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
                 self._outcome(record)
-            case Intended():
+            case records.Intended():
                 self._intent(record)
-            case Handed():
+            case records.Handed():
                 self._hand(record)
             case _:
                 if self.turn is not None:
@@ -349,7 +313,7 @@ class Conversation:
         return self._seen.thread
 
     @property
-    def history(self) -> list[Message]:
+    def history(self) -> list[messages.Message]:
         """All messages; inputs carry their metadata."""
         if not self._inputs:
             return list(self.thread.messages)
@@ -369,7 +333,7 @@ class Conversation:
 
     # ---- inputs ----
 
-    def _admit(self, record: Admitted) -> None:
+    def _admit(self, record: records.Admitted) -> None:
         turn = self.turn
         said = decode_input(bytes(record.body))
         if isinstance(said, UserInput) and self.mandate is None:
@@ -391,7 +355,7 @@ class Conversation:
 
     # ---- handoffs ----
 
-    def _hand(self, record: Handed) -> None:
+    def _hand(self, record: records.Handed) -> None:
         """Give the session to another agent, which continues the turn after the current step."""
         self.agent = record.agent
         self.handoffs += 1
@@ -402,8 +366,7 @@ class Conversation:
             return
         key = keys.parse_key(record.key)
         if key is None or turn.batch:
-            message = f"{record.run!r} is handed over, but not after a step"
-            raise RecordUnreadable(message)
+            raise RecordUnreadable(f"{record.run!r} is handed over, but not after a step")
         self.turn = replace(
             turn,
             before=self.context,
@@ -422,7 +385,7 @@ class Conversation:
 
     # ---- outcomes ----
 
-    def _outcome(self, record: Outcome) -> None:
+    def _outcome(self, record: records.Outcome) -> None:
         turn = self.turn
         if turn is None:
             return
@@ -430,37 +393,36 @@ class Conversation:
         key = keys.parse_key(record.key)
         if key is None or key.run != turn.run:
             return
-        if key.inner:
-            if isinstance(record, Done):
-                self._within(turn, record)
-            return
-        if key.nested:
-            self._nested(turn, record)
-            return
         match key.name, record:
-            case "model", Done():
+            case _, records.Done() if key.inner:
+                self._within(turn, record)
+            case _ if key.inner:
+                pass
+            case _ if key.nested:
+                self._nested(turn, record)
+            case "model", records.Done():
                 self._reply(turn, key.number, record)
-            case "model", Failed(error=error):
+            case "model", records.Failed(error=error):
                 self.position += 1
                 turn.refused = error.kind
-            case "checkpoint", Done():
+            case "checkpoint", records.Done():
                 self._checkpoint(turn, key.number, record)
             case "tools", _:
                 self._result(turn, key.call, record)
             case _:
                 pass
 
-    def _nested(self, turn: OpenTurn, record: Outcome) -> None:
+    def _nested(self, turn: OpenTurn, record: records.Outcome) -> None:
         """Count the call of a program. The model does not see its result, but later calls may depend on it."""
         name = keys.tool_in_key(record.key)
-        background = is_background(result_of(ToolCall("", name, {}), record))
+        background = is_background(result_of(messages.ToolCall("", name, {}), record))
         if not background and not self._tainted(turn, record):
             self.heard.setdefault(name, record.key)
         self.tool_calls += 1
         self.background += background
         turn.spent += Consumption(tool_calls=1, background=background)
 
-    def _within(self, turn: OpenTurn, record: Done) -> None:
+    def _within(self, turn: OpenTurn, record: records.Done) -> None:
         """Take in a record below a call: taint, compactions, usage, variables, environments."""
         if record.key.endswith(_DEFERRAL):
             self._take_in(turn, answer_taint(record.key.removesuffix(_DEFERRAL)))
@@ -470,13 +432,13 @@ class Conversation:
         elif is_compaction(record.key):
             made = decode_compaction(bytes(record.value))
             if made.calls:
-                self._count(turn, (made.model, "direct"), made.usage, made.cost, calls=made.calls)
+                self._count(turn, (made.model, "direct"), UsageTotal(made.calls, made.usage, made.cost))
             self._breaker = made.judged(self._breaker, record.at)
             if self._whole:  # the model sees less from here on; the history is unchanged
                 self._seen = View(made.applied(self.context), len(self.thread))
         elif is_paid(record.key):  # a reply that was paid for and not used
-            reply = decode_reply(bytes(record.value))
-            self._count(turn, (reply.model, "turn"), reply.usage, reply.cost)
+            reply = messages.decode_reply(bytes(record.value))
+            self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost))
         elif is_kept(record.key):
             self.variables = decode_changed_variables(bytes(record.value)).after(self.variables)
         elif is_finish(record.key):
@@ -485,7 +447,7 @@ class Conversation:
             self.environments = {**self.environments, record.ask.target: record.ask.content}
             turn.environments = self.environments
 
-    def _intent(self, record: Intended) -> None:
+    def _intent(self, record: records.Intended) -> None:
         turn = self.turn
         if turn is None:
             return
@@ -495,45 +457,37 @@ class Conversation:
         if key is not None and is_call and key.number == turn.batch_id:
             turn.intended.add(key.call)
 
-    def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
-        reply = decode_reply(bytes(record.value))
+    def _reply(self, turn: OpenTurn, number: int, record: records.Done) -> None:
+        reply = messages.decode_reply(bytes(record.value))
         self.position += 1
         self.steps += 1
         turn.steps += 1
-        self._count(turn, (reply.model, "turn"), reply.usage, reply.cost, steps=1)
-        message = message_of_reply(reply, f"{turn.run}.{number}")
+        self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost), steps=1)
+        message = messages.message_of_reply(reply, f"{turn.run}.{number}")
         if not message.parts:
             return
         self.thread = self.thread.add(message)
         turn.batch, turn.batch_id, turn.results, turn.intended = message.calls, number + 1, {}, set()
         turn.told = set()
 
-    def _count(
-        self,
-        turn: OpenTurn,
-        name: tuple[str, Source],
-        usage: Usage,
-        cost: float | None,
-        *,
-        calls: int = 1,
-        steps: int = 0,
-    ) -> None:
-        self.usage[name] = self.usage.get(name, UsageTotal()) + UsageTotal(calls, usage, cost)
-        self.unpriced += cost is None
-        turn.usage += usage
-        turn.cost = added(turn.cost, cost)
-        turn.spent += Consumption(steps, usage.total, cost or 0.0, unpriced=cost is None)
+    def _count(self, turn: OpenTurn, name: tuple[str, Source], total: UsageTotal, steps: int = 0) -> None:
+        self.usage[name] = self.usage.get(name, UsageTotal()) + total
+        self.unpriced += total.cost is None
+        turn.usage += total.usage
+        turn.cost = added(turn.cost, total.cost)
+        turn.spent += Consumption(steps, total.usage.total, total.cost or 0.0, unpriced=total.cost is None)
 
     def _take_in(self, turn: OpenTurn, taint: Taint) -> None:
         self.taint = turn.taint = self.taint.joined(taint)
 
-    def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
+    def _checkpoint(self, turn: OpenTurn, number: int, record: records.Done) -> None:
         note = decode_checkpoint(record).note
         if note is not None:
-            self.thread = self.thread.add(UserMessage(f"{turn.run}.{number}", (Text(note),), "holdfast"))
+            said = messages.UserMessage(f"{turn.run}.{number}", (messages.Text(note),), "holdfast")
+            self.thread = self.thread.add(said)
 
-    def _result(self, turn: OpenTurn, call: int, record: Outcome) -> None:
-        if not 1 <= call <= len(turn.batch) or (isinstance(record, Cancelled) and call in turn.results):
+    def _result(self, turn: OpenTurn, call: int, record: records.Outcome) -> None:
+        if not 1 <= call <= len(turn.batch) or (isinstance(record, records.Cancelled) and call in turn.results):
             return
         result = turn.results[call] = result_of(turn.batch[call - 1], record)
         if self._tainted(turn, record):
@@ -543,9 +497,9 @@ class Conversation:
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 
-    def _tainted(self, turn: OpenTurn, record: Outcome) -> bool:
+    def _tainted(self, turn: OpenTurn, record: records.Outcome) -> bool:
         """Take in the taint that an outcome records; returns False if it records none."""
-        if not isinstance(record, Done | Failed) or record.taint is None:
+        if not isinstance(record, records.Done | records.Failed) or record.taint is None:
             return False
         self._take_in(turn, Taint.of(record.taint))
         return True
@@ -556,37 +510,34 @@ class Conversation:
             if number not in turn.told and result.state != "skipped" and not is_background(result):
                 self.heard.setdefault(result.name, keys.call_key(turn.run, turn.batch_id, number, result.name))
         turn.spent += Consumption(tool_calls=len(results), background=sum(map(is_background, results)))
-        self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
+        self.thread = self.thread.add(messages.ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
             self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))
         turn.batch, turn.results, turn.told, turn.finished = (), {}, set(), None
 
     # ---- how it ended ----
 
-    def _end(self, record: Ended) -> None:
+    def _end(self, record: records.Ended) -> None:
         self.endings[record.run] = ending_of_record(record)
         if self.turn is not None and record.run == self.turn.run:
             self._close(self.turn, record.status, self.endings[record.run].message)
             left_out = _LEFT_OUT.get(self.turn.refused)
             if self._whole and left_out is not None:
-                self._leave_out(record.run, left_out)
+                # Parts of a refused turn may be the reason, and would fail every later turn.
+                seen = self.context.messages
+                less = [left_out(each) if each.id.partition(".")[0] == record.run else each for each in seen]
+                if any(new is not old for new, old in zip(less, seen, strict=True)):
+                    self._seen = View(Thread().add(*less), len(self.thread))
             self.turn = None
 
-    def _leave_out(self, run: str, left_out: Callable[[Message], Message]) -> None:
-        """Hide parts of a refused turn from later requests: they may be the reason, and would fail every later turn."""
-        seen = self.context
-        messages = [left_out(message) if message.id.partition(".")[0] == run else message for message in seen.messages]
-        if any(new is not old for new, old in zip(messages, seen.messages, strict=True)):
-            self._seen = View(Thread().add(*messages), len(self.thread))
-
-    def _close(self, turn: OpenTurn, status: EndStatus | None, message: str = "") -> None:
+    def _close(self, turn: OpenTurn, status: records.EndStatus | None, message: str = "") -> None:
         """Give every call of the batch a result, also calls that never began."""
         if not turn.batch:
             return
         for number, call in enumerate(turn.batch, 1):
             if number in turn.results:
-                continue
-            if status is None:
+                pass
+            elif status is None:
                 turn.results[number] = forked_result(call)
             elif number in turn.intended:
                 turn.results[number] = unknown_result(call)
@@ -610,16 +561,15 @@ class CheckpointOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 _decode_checkpoint: Final = msgspec.json.Decoder(CheckpointOutcome).decode
 
 
-def decode_checkpoint(record: Done) -> CheckpointOutcome:
+def decode_checkpoint(record: records.Done) -> CheckpointOutcome:
     """The outcome of a recorded checkpoint."""
     return _decode_checkpoint(bytes(record.value))
 
 
-def ending_of_record(record: Ended) -> Ending:
+def ending_of_record(record: records.Ended) -> Ending:
     """Decode the ending of a turn from its terminal record."""
     if record.value:
         return decode_ending(bytes(record.value))
     if record.error is None:
-        message = f"the end of {record.run!r} says nothing"
-        raise InvariantBroken(message)
+        raise InvariantBroken(f"the end of {record.run!r} says nothing")
     return Ending(record.status, record.error.kind, record.error.message, "code")

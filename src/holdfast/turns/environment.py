@@ -39,14 +39,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.convert(self.settings, Settings)
 
 
-class Prefix(msgspec.Struct, frozen=True):
-    """The prefix of the digests of requests in this environment."""
-
-    prefix: str
-
-
 decode_environment: Final = msgspec.json.Decoder(Environment).decode
-_prefix: Final = msgspec.json.Decoder(Prefix).decode
 encode_environment: Final = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -61,8 +54,8 @@ def is_environment(record: Record) -> bool:
 
 
 def prefix_of(body: bytes) -> str:
-    """The prefix in the request of a `sync_environment` effect."""
-    return _prefix(body).prefix
+    """The prefix of the digests of requests, in the request of a `sync_environment` effect."""
+    return msgspec.json.decode(body, type=dict[str, str])["prefix"]
 
 
 def environment_changes(before: Environment, after: Environment) -> list[str]:

@@ -13,29 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from holdfast import messages
 from holdfast.errors import InvariantBroken
-from holdfast.messages import (
-    AssistantMessage,
-    FinishReason,
-    ModelReply,
-    Text,
-    ToolMessage,
-    Usage,
-    UserMessage,
-    join_refusal,
-    message_of_reply,
-)
-from holdfast.policy.limits import (
-    NOTHING,
-    ONE_STEP,
-    Consumption,
-    OutOf,
-    background_limit_reached,
-    find_exceeded_limit,
-    limit_reached,
-    price_unknown,
-    use_of_calls,
-)
+from holdfast.policy import limits
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.programs import answer_message
 from holdfast.turns.results import is_background
@@ -90,7 +70,7 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     typed: bool = False
     """The answer is JSON of the requested type."""
     steps: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = None
     """In US dollars; None where a price is not known."""
     allowed: int | float | None = None
@@ -113,25 +93,25 @@ LAST_STEP: Final = (
 )
 
 
-def no_room(state: TurnState, id: int, ahead: Consumption) -> OutOf | None:
+def no_room(state: TurnState, id: int, ahead: limits.Consumption) -> limits.OutOf | None:
     """The budget of the turn without room for effect `id`; None for recorded effects."""
     rules = state.rules
     if id <= state.recorded:
         return None
     if rules.steps is not None and state.steps + ahead.steps > rules.steps:
-        return limit_reached("turn", "steps", rules.steps, state.steps)
+        return limits.limit_reached("turn", "steps", rules.steps, state.steps)
     return None if rules.budget is None and rules.background is None else used_up(rules, state.used, ahead)
 
 
-def used_up(rules: Rules, used: Consumption, ahead: Consumption) -> OutOf | None:
+def used_up(rules: Rules, used: limits.Consumption, ahead: limits.Consumption) -> limits.OutOf | None:
     """The budget of a turn without room for `ahead`, after `used`. Steps are checked elsewhere."""
     budget = rules.budget
     out = None
     if budget is not None:
         if budget.cost_usd is not None and used.unpriced and rules.unpriced == "stop":
-            return price_unknown("turn", budget.cost_usd, used.cost_usd)
-        out = find_exceeded_limit(budget, used, ahead, "turn")
-    return out if rules.background is None else out or background_limit_reached(rules.background, used, ahead)
+            return limits.price_unknown("turn", budget.cost_usd, used.cost_usd)
+        out = limits.find_exceeded_limit(budget, used, ahead, "turn")
+    return out if rules.background is None else out or limits.background_limit_reached(rules.background, used, ahead)
 
 
 def last_step(state: TurnState) -> str | None:
@@ -159,7 +139,7 @@ def start(
     run: str,
     rules: Rules,
     history: Thread,
-    said: tuple[UserMessage, ...],
+    said: tuple[messages.UserMessage, ...],
     position: int,
     recorded: int = 0,
     *,
@@ -198,20 +178,19 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
         case Results() if type(awaited) is RunTools:
             return _worked(state, awaited, response)
         case Inputs() if type(awaited) is Checkpoint:
-            return _admitted(state, awaited, response.messages, response.told)
+            return _admitted(state, awaited, response)
         case ModelCallFailed(code, message, usage, cost) if type(awaited) is CallModel:
             blame = "caller" if code == "denied" else "model"  # a hook of the host did not want it
             return _finish(paid(state, usage, cost), "failed", code, message, blame)
         case UsedUp(out, usage, cost) if type(awaited) is CallModel:
             return _out(paid(state, usage, cost), out)
-        case OutOf() if not isinstance(awaited, Finish):
+        case limits.OutOf() if not isinstance(awaited, Finish):
             return _refused(state, awaited, response)
         case _:
-            message = f"{response!r} is no outcome of {awaited!r}"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"{response!r} is no outcome of {awaited!r}")
 
 
-_STOPS: Final[dict[FinishReason, tuple[str, str]]] = {
+_STOPS: Final[dict[messages.FinishReason, tuple[str, str]]] = {
     "refusal": ("refusal", "the model declined to answer"),
     "content_filter": ("content_filter", "the provider's content filter stopped the reply"),
     "context_overflow": ("context_overflow", "the conversation does not fit into the model's context window"),
@@ -223,39 +202,33 @@ def added(cost: float | None, more: float | None) -> float | None:
     return None if cost is None or more is None else cost + more
 
 
-def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
-    """The state with model usage that is not a step of the turn."""
-    used = state.used + Consumption(0, usage.total, cost or 0.0, unpriced=cost is None)
-    return replace(state, usage=state.usage + usage, cost=added(state.cost, cost), used=used)
+def paid(state: TurnState, usage: messages.Usage, cost: float | None, steps: int = 0) -> TurnState:
+    """The state with the usage of a model call, by default of one that is no step of the turn."""
+    used = state.used + limits.Consumption(steps, usage.total, cost or 0.0, unpriced=cost is None)
+    cost = added(state.cost, cost)
+    return replace(state, steps=state.steps + steps, usage=state.usage + usage, cost=cost, used=used)
 
 
-def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:
-    message = message_of_reply(reply, f"{state.run}.{awaited.id}")
-    usage, cost = reply.usage, reply.cost
-    state = replace(
-        state,
-        thread=state.thread.add(message) if message.parts else state.thread,
-        position=awaited.position + 1,
-        steps=state.steps + 1,
-        usage=state.usage + usage,
-        cost=added(state.cost, cost),
-        used=state.used + Consumption(1, usage.total, cost or 0.0, unpriced=cost is None),
-    )
+def _replied(state: TurnState, awaited: CallModel, reply: messages.ModelReply) -> TurnState:
+    message = messages.message_of_reply(reply, f"{state.run}.{awaited.id}")
+    state = paid(state, reply.usage, reply.cost, steps=1)
+    thread = state.thread.add(message) if message.parts else state.thread
+    state = replace(state, thread=thread, position=awaited.position + 1)
     if reply.finish in _STOPS:
         code, why = _STOPS[reply.finish]
-        return _finish(state, "failed", code, join_refusal(reply.parts) or why, "model", message)
+        return _finish(state, "failed", code, messages.join_refusal(reply.parts) or why, "model", message)
     if reply.finish == "cancelled":
         return _finish(state, "cancelled", "cancelled", "", None, message)
     if calls := message.calls:
         effect, tasks = RunTools(awaited.id + 1, calls), state.rules.tasks
         background = sum([call.name in tasks for call in calls]) if tasks else 0
         # Tools are not begun if no step is left in which the model could read their results.
-        out = no_room(state, effect.id, use_of_calls(len(calls), background))
+        out = no_room(state, effect.id, limits.use_of_calls(len(calls), background))
         return replace(state, awaited=effect) if out is None else _out(state, out, message)
-    return _answered(state, awaited.id, message, reasoned=usage.reasoning > 0)
+    return _answered(state, awaited.id, message, reasoned=reply.usage.reasoning > 0)
 
 
-def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
+def _answered(state: TurnState, id: int, message: messages.AssistantMessage, *, reasoned: bool) -> TurnState:
     """Decide about a reply without tool calls: the answer, or a reply that needs repair or continuation."""
     if message.finish == "output_limit":
         return _cut_off(state, id, message, reasoned=reasoned)
@@ -272,15 +245,15 @@ def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned:
     return _go_on(replace(state, repairs=state.repairs + 1), id, complaint)
 
 
-def _complete(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
+def _complete(state: TurnState, id: int, message: messages.AssistantMessage) -> TurnState:
     """Complete the turn. Waiting inputs may still enter at a checkpoint if a step is left to answer them."""
     rules = state.rules
-    if (rules.steps is not None and state.steps >= rules.steps) or no_room(state, id + 1, ONE_STEP) is not None:
+    if (rules.steps is not None and state.steps >= rules.steps) or no_room(state, id + 1, limits.ONE_STEP) is not None:
         return _finish(state, "completed", "", "", None, message)
     return replace(state, awaited=Checkpoint(id + 1, "before_completion", advice=last_step(state)))
 
 
-def _cut_off(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
+def _cut_off(state: TurnState, id: int, message: messages.AssistantMessage, *, reasoned: bool) -> TurnState:
     """Continue after the output limit. A reply without text and reasoning means that the context is full."""
     if not message.parts and not reasoned:
         code, why = _STOPS["context_overflow"]
@@ -294,12 +267,12 @@ def _cut_off(state: TurnState, id: int, message: AssistantMessage, *, reasoned: 
     return _go_on(replace(state, continuations=state.continuations + 1), id, CUT_OFF)
 
 
-def _after_tools(state: TurnState, message: AssistantMessage) -> bool:
+def _after_tools(state: TurnState, message: messages.AssistantMessage) -> bool:
     """True if an empty reply comes right after tool results: some models end their work in this way."""
     if state.rules.check is not None:
         return False
     said = [found for found in state.thread.tail(2) if found.id != message.id]
-    return bool(said) and type(said[-1]) is ToolMessage
+    return bool(said) and type(said[-1]) is messages.ToolMessage
 
 
 def answer_of(thread: Thread, id: str) -> str:
@@ -309,9 +282,9 @@ def answer_of(thread: Thread, id: str) -> str:
     for message in thread.backwards():
         if not words and message.id != id:
             continue
-        if type(message) is ToolMessage or message.id.partition(".")[0] != run:
+        if type(message) is messages.ToolMessage or message.id.partition(".")[0] != run:
             break
-        if type(message) is AssistantMessage:
+        if type(message) is messages.AssistantMessage:
             if words and message.finish != "output_limit":
                 break
             words.append(message.text)
@@ -326,8 +299,7 @@ def _go_on(state: TurnState, id: int, note: str) -> TurnState:
 def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     results = done.results
     if len(results) != len(awaited.calls):
-        message = f"{len(results)} results for {len(awaited.calls)} calls"
-        raise InvariantBroken(message)
+        raise InvariantBroken(f"{len(results)} results for {len(awaited.calls)} calls")
     rules = state.rules
     progress = any([result.state == "ok" for result in results])  # noqa: C419  cheaper
     trace = state.trace
@@ -338,9 +310,9 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     used = replace(state.used, tool_calls=state.used.tool_calls + len(results), background=background)
     state = replace(
         state,
-        thread=state.thread.add(ToolMessage(f"{state.run}.{awaited.id}", results)),
+        thread=state.thread.add(messages.ToolMessage(f"{state.run}.{awaited.id}", results)),
         stalls=0 if progress else state.stalls + 1,
-        used=used if done.within is NOTHING else used + done.within,
+        used=used if done.within is limits.NOTHING else used + done.within,
         trace=trace,
     )
     if done.answer is not None:
@@ -355,14 +327,14 @@ def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
     """The checkpoint `id` before the next step, or the end of the turn at a limit."""
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
-        return _out(state, limit_reached("turn", "steps", rules.steps, state.steps))
+        return _out(state, limits.limit_reached("turn", "steps", rules.steps, state.steps))
     if state.stalls >= rules.stalls:
         why = f"{state.stalls} model calls in a row led to nothing"
-        return _out(state, OutOf("no_progress", why, rules.stalls, state.stalls))
+        return _out(state, limits.OutOf("no_progress", why, rules.stalls, state.stalls))
     found = find_repetition(state.trace, rules.repeats)
-    out = no_room(state, id, ONE_STEP)
+    out = no_room(state, id, limits.ONE_STEP)
     if out is None and found is not None and found.known and id > state.recorded:
-        out = OutOf("loop", found.ending, found.times, 2 * found.times)  # the model had a note, and repeats it
+        out = limits.OutOf("loop", found.ending, found.times, 2 * found.times)  # the model had a note, and repeats it
     if out is not None:
         return _out(state, out)
     advice = last_step(state)
@@ -371,33 +343,35 @@ def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
     return replace(state, awaited=Checkpoint(id, "after_work", note, advice))
 
 
-def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage, ...], told: str | None) -> TurnState:
-    if awaited.moment == "before_completion" and not messages:
+def _admitted(state: TurnState, awaited: Checkpoint, inputs: Inputs) -> TurnState:
+    entered = inputs.messages
+    if awaited.moment == "before_completion" and not entered:
         answer = state.thread.last
-        return _finish(state, "completed", "", "", None, answer if type(answer) is AssistantMessage else None)
-    text = awaited.note if told is None else told
-    if text is None and not messages:
+        return _finish(state, "completed", "", "", None, answer if type(answer) is messages.AssistantMessage else None)
+    text = awaited.note if inputs.told is None else inputs.told
+    if text is None and not entered:
         return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
-    note = () if text is None else (UserMessage(f"{state.run}.{awaited.id}", (Text(text),), "holdfast"),)
+    name = f"{state.run}.{awaited.id}"
+    note = () if text is None else (messages.UserMessage(name, (messages.Text(text),), "holdfast"),)
     # New input may well ask for the same work again.
-    trace = Trace() if messages else state.trace
-    if not messages and text != awaited.note:  # the model heard the advice that was offered to it
+    trace = Trace() if entered else state.trace
+    if not entered and text != awaited.note:  # the model heard the advice that was offered to it
         found = find_repetition(state.trace, state.rules.repeats)
         trace = state.trace if found is None else state.trace.told(found)
-    state = replace(state, thread=state.thread.add(*note, *messages), trace=trace)
+    state = replace(state, thread=state.thread.add(*note, *entered), trace=trace)
     return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
 
 
-def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: OutOf) -> TurnState:
+def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: limits.OutOf) -> TurnState:
     """End the turn because a shared budget has no room for the effect. An existing answer still counts."""
     if isinstance(awaited, Checkpoint) and awaited.moment == "before_completion":
-        return _admitted(state, awaited, (), None)
+        return _admitted(state, awaited, Inputs())
     last = state.thread.last
-    said = last if isinstance(awaited, RunTools) and isinstance(last, AssistantMessage) else None
+    said = last if isinstance(awaited, RunTools) and isinstance(last, messages.AssistantMessage) else None
     return _out(state, out, said)
 
 
-def _out(state: TurnState, out: OutOf, said: AssistantMessage | None = None) -> TurnState:
+def _out(state: TurnState, out: limits.OutOf, said: messages.AssistantMessage | None = None) -> TurnState:
     """End the turn at a limit. Text that came with unstarted calls becomes the answer."""
     answer = said if said is not None and said.text.strip() else None
     return _finish(state, "limit", out.code, out.message, "limit", answer, (out.allowed, out.used))
@@ -409,7 +383,7 @@ def _finish(
     code: str,
     message: str,
     blame: Blame | None,
-    answer: AssistantMessage | None = None,
+    answer: messages.AssistantMessage | None = None,
     bound: tuple[float | None, float | None] = (None, None),
 ) -> TurnState:
     typed = status == "completed" and state.rules.check is not None
@@ -422,7 +396,7 @@ def _finish(
 
 def _skipped(state: TurnState) -> tuple[Skipped, ...]:
     last, awaited = state.thread.last, state.awaited
-    if type(last) is not AssistantMessage:
+    if type(last) is not messages.AssistantMessage:
         return ()
     batch = awaited.id if isinstance(awaited, RunTools) else awaited.id + 1
     return tuple(Skipped(f"{state.run}.{batch}.{number}", call.name) for number, call in enumerate(last.calls, 1))

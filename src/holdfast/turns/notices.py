@@ -24,7 +24,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.names import MAX_ID, check_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 READER: Final = "read_task"
@@ -79,7 +79,6 @@ class Notice(Protocol):
     @property
     def source(self) -> str | None:
         """The id of the task that it is about, if any."""
-        ...
 
 
 N = TypeVar("N", bound=Notice)
@@ -129,19 +128,15 @@ def format_notices(notifications: Sequence[Notice], limits: NoticeLimits = _USUA
     if not notifications:
         raise InvalidArgument("notifications", notifications, "at least one notification")
     reader = reads and any(found.source is not None for found in notifications)
-    for room in _rooms(limits.body):
+    room = limits.body
+    while True:
         entries = [_entry(found, limits, room) for found in notifications]
         text = _framed(entries, len(entries), reader=reader)
         if len(text) <= limits.total:
             return text
-    raise InvalidArgument("notifications", f"{len(notifications):,} of them", "as many as `chosen` takes")
-
-
-def _rooms(most: int) -> Iterator[int]:
-    while most:
-        yield most
-        most //= 2
-    yield 0
+        if not room:
+            raise InvalidArgument("notifications", f"{len(notifications):,} of them", "as many as `chosen` takes")
+        room //= 2
 
 
 def _framed(entries: Sequence[str], count: int, *, reader: bool) -> str:

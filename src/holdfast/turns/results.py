@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.messages import (
-    Attachment,
-    ModelReply,
-    Reasoning,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    UserMessage,
-    encode,
-    total_usage,
-)
+from holdfast import messages
 from holdfast.names import is_task_id
 from holdfast.processes.state import background_answer
 from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
@@ -24,8 +14,6 @@ from holdfast.turns.programs import TOLD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from holdfast.messages import Attempt, Message
 
 
 decode: Final[Callable[[bytes | msgspec.Raw], Any]] = msgspec.json.Decoder().decode
@@ -52,24 +40,24 @@ _SKIPPED: Final[dict[EndStatus, str]] = {
 }
 
 
-def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
+def result_of(call: messages.ToolCall, outcome: Outcome) -> messages.ToolResult:
     """The result of a call with an outcome, whose large value must have been fetched."""
     match outcome:
         case Done():
             files = tuple(blob.digest for blob in outcome.refs) if outcome.refs else ()
-            return ToolResult(call.id, call.name, decode(outcome.value), files=files)
+            return messages.ToolResult(call.id, call.name, decode(outcome.value), files=files)
         case Failed(error=error):
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
-            return ToolResult(call.id, call.name, said, "error")
+            return messages.ToolResult(call.id, call.name, said, "error")
         case Unknown(why=why):
             return unknown_result(call, why)
         case Cancelled(why=why):
-            return ToolResult(call.id, call.name, f"{CANCELLED} {why}".rstrip(), "cancelled")
+            return messages.ToolResult(call.id, call.name, f"{CANCELLED} {why}".rstrip(), "cancelled")
 
 
-def unknown_result(call: ToolCall, why: str = "") -> ToolResult:
+def unknown_result(call: messages.ToolCall, why: str = "") -> messages.ToolResult:
     """The result of a call with an unknown outcome; `why` it was stopped, if known."""
-    return ToolResult(call.id, call.name, f"{why} {_UNKNOWN_AFTER}" if why else UNKNOWN, "unknown")
+    return messages.ToolResult(call.id, call.name, f"{why} {_UNKNOWN_AFTER}" if why else UNKNOWN, "unknown")
 
 
 def stop_reason(status: EndStatus, message: str) -> str:
@@ -79,44 +67,44 @@ def stop_reason(status: EndStatus, message: str) -> str:
     return f"The turn ended: {message}." if message else ""
 
 
-def forked_result(call: ToolCall) -> ToolResult:
+def forked_result(call: messages.ToolCall) -> messages.ToolResult:
     """The result of a call that was open at a fork; the original may still perform it."""
-    return ToolResult(call.id, call.name, FORKED, "unknown")
+    return messages.ToolResult(call.id, call.name, FORKED, "unknown")
 
 
-def skipped_result(call: ToolCall, status: EndStatus, message: str = "") -> ToolResult:
+def skipped_result(call: messages.ToolCall, status: EndStatus, message: str = "") -> messages.ToolResult:
     """The result of a call that never began because the turn ended."""
     reason = f" Reason: {message}" if status == "cancelled" and message else ""
-    return ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")
+    return messages.ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")
 
 
-def speaker(message: Message) -> str:
+def speaker(message: messages.Message) -> str:
     """The author of a message: user, holdfast, assistant or tools."""
-    if isinstance(message, UserMessage):
+    if isinstance(message, messages.UserMessage):
         return message.origin
-    return "tools" if isinstance(message, ToolMessage) else "assistant"
+    return "tools" if isinstance(message, messages.ToolMessage) else "assistant"
 
 
-def message_text(message: Message) -> str:
+def message_text(message: messages.Message) -> str:
     """The text of a message, with calls, arguments and results."""
-    if isinstance(message, ToolMessage):
+    if isinstance(message, messages.ToolMessage):
         said = (f"{result.name} {result.state}: {_plain(result.content)}" for result in message.results)
         return "\n".join(said)
     return "\n".join(words for part in message.parts if (words := _part(part)))
 
 
-def mentions(message: Message, words: str) -> bool:
+def mentions(message: messages.Message, words: str) -> bool:
     """True if a message contains these words, ignoring case."""
     return words.casefold() in message_text(message).casefold()
 
 
 def _part(part: Any) -> str:  # any part of a message
-    if isinstance(part, ToolCall):
+    if isinstance(part, messages.ToolCall):
         arguments = part.malformed if part.arguments is None else _plain(part.arguments)
         return f"-> {part.name} {arguments}"
-    if isinstance(part, Attachment):
+    if isinstance(part, messages.Attachment):
         return f"[{part.name or part.media_type}, {part.size:,} bytes]"
-    return "" if isinstance(part, Reasoning) else getattr(part, "text", "")
+    return "" if isinstance(part, messages.Reasoning) else getattr(part, "text", "")
 
 
 def _plain(content: Any) -> str:  # any JSON value
@@ -127,16 +115,16 @@ MARK: Final = "/%paid"
 """Key suffix of the record of usage for replies that hooks refused and attempts without a reply."""
 
 
-def paid_for(reply: ModelReply, failed: Failed | Cancelled) -> Done:
+def paid_for(reply: messages.ModelReply, failed: Failed | Cancelled) -> Done:
     """The record of the usage of a failed or cancelled call. The record of the call has the attempts."""
     bare = msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=())
-    return Done(at=failed.at, key=failed.key + MARK, ask=failed.ask, value=msgspec.Raw(encode(bare)))
+    return Done(at=failed.at, key=failed.key + MARK, ask=failed.ask, value=msgspec.Raw(messages.encode(bare)))
 
 
-def paid_tries(tries: Sequence[Attempt]) -> ModelReply | None:
+def paid_tries(tries: Sequence[messages.Attempt]) -> messages.ModelReply | None:
     """Usage of attempts without a reply, as an empty reply; None if they used nothing."""
-    used = total_usage(tries)
-    return ModelReply((), "cancelled", used, tries[-1].model, attempts=tuple(tries)) if used.total else None
+    used = messages.total_usage(tries)
+    return messages.ModelReply((), "cancelled", used, tries[-1].model, attempts=tuple(tries)) if used.total else None
 
 
 def is_paid(key: str) -> bool:
@@ -144,7 +132,7 @@ def is_paid(key: str) -> bool:
     return key.endswith(MARK)
 
 
-def is_background(result: ToolResult) -> bool:
+def is_background(result: messages.ToolResult) -> bool:
     """True if the call became a task. A tool that imitates this answer is counted too, against its own budget."""
     content = result.content
     if result.state != "ok" or type(content) is not dict:

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.effects.canonical import canonical_json
 from holdfast.messages import ModelReply, ToolCall, ToolResult, Usage, UserMessage, encode
-from holdfast.policy.limits import Budget, Consumption, OutOf, Unpriced
+from holdfast.policy.limits import NOTHING, Budget, Consumption, OutOf, Unpriced
 from holdfast.records import Ended, Parked, Resumed, Started
 from holdfast.turns.keys import input_number
 
@@ -167,10 +167,7 @@ class Thread:
     __slots__ = ("_count", "_shared", "_wire", "chain")
 
     def __init__(
-        self,
-        shared: list[Message] | None = None,
-        chain: bytes = _START,
-        wire: dict[str, list[bytes]] | None = None,
+        self, shared: list[Message] | None = None, chain: bytes = _START, wire: dict[str, list[bytes]] | None = None
     ) -> None:
         self._shared: list[Message] = [] if shared is None else shared
         self._wire: dict[str, list[bytes]] = {} if wire is None else wire
@@ -301,8 +298,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 
 Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
-NOTHING: Final = Usage()
-NOTHING_USED: Final = Consumption()
+_NO_USAGE: Final = Usage()
 
 
 class Replied(msgspec.Struct, frozen=True, gc=False):
@@ -310,7 +306,7 @@ class Replied(msgspec.Struct, frozen=True, gc=False):
 
     reply: ModelReply
     seen: Thread | None = None
-    usage: Usage = NOTHING
+    usage: Usage = _NO_USAGE
     cost: float | None = 0.0
 
 
@@ -318,7 +314,7 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
     """The context was compacted on request."""
 
     seen: Thread
-    usage: Usage = NOTHING
+    usage: Usage = _NO_USAGE
     cost: float | None = 0.0
 
 
@@ -335,7 +331,7 @@ class UsedUp(msgspec.Struct, frozen=True, gc=False):
     """Compaction used up a budget before the model call. `usage` and `cost` are those of the compaction."""
 
     out: OutOf
-    usage: Usage = NOTHING
+    usage: Usage = _NO_USAGE
     cost: float | None = 0.0
 
 
@@ -343,7 +339,7 @@ class Results(msgspec.Struct, frozen=True, gc=False):
     """The results of a batch in order, and the effects of its programs on the turn."""
 
     results: tuple[ToolResult, ...]
-    within: Consumption = NOTHING_USED
+    within: Consumption = NOTHING
     """Usage of the calls that programs made."""
     polled: bool = False
     """A program called a polling tool."""
@@ -386,22 +382,15 @@ class TurnState(msgspec.Struct, frozen=True, gc=False):
     """Number of the last recorded effect; limits do not apply to effects up to it."""
 
 
+@dataclass(slots=True)
 class Stopwatch:
     """Measures the working time of a session from its records, fed in order."""
 
-    __slots__ = ("_run", "_since", "total")
-
-    def __init__(self) -> None:
-        self.total = 0
-        """Milliseconds of work up to the last record."""
-        self._run = ""
-        """The turn under way; empty without one."""
-        self._since = 0
-
-    def copy(self) -> Stopwatch:
-        made = Stopwatch()
-        made.total, made._run, made._since = self.total, self._run, self._since
-        return made
+    total: int = 0
+    """Milliseconds of work up to the last record."""
+    _run: str = ""
+    """The turn under way; empty without one."""
+    _since: int = 0
 
     def take(self, record: Record) -> tuple[int, int] | None:
         """Count the time up to a record; returns the counted interval, if any."""

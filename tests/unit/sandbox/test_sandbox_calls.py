@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from holdfast.errors.caller import AnswerRefused, ProgramDiverged
+from holdfast.sandbox import monty
 from holdfast.sandbox.contract import CallError, CallResult, CallValue
 from holdfast.sandbox.monty import CallSequence, call_digest, program_digest
 
 if TYPE_CHECKING:
+    from holdfast.sandbox.contract import CallOutcome
     from holdfast.sandbox.monty import SnapshotPosition
 
 PROGRAM = program_digest("source", {}, "")
@@ -231,3 +235,25 @@ def test_there_is_no_place_while_a_result_is_unused() -> None:
     called(course, 0)
     course.give([result(0, "a")])
     assert course.position(PROGRAM, "s", "") is None
+
+
+def test_a_place_digests_only_the_results_that_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    digested: list[CallOutcome] = []
+
+    def encode(outcome: CallOutcome) -> bytes:
+        digested.append(outcome)
+        return json.dumps(msgspec.to_builtins(outcome)).encode()
+
+    monkeypatch.setattr(monty, "_encode", encode)
+    course = CallSequence(PROGRAM)
+    called(course, *range(10))
+    for number in range(10):
+        course.give([result(number, number)])
+        course.next([number])
+        _place(course)
+    assert digested == [CallValue(number) for number in range(10)]
+    later = CallSequence(PROGRAM)
+    assert later.resume(_place(course), course.given)
+    digested.clear()
+    assert _place(later) == _place(course)
+    assert digested == []

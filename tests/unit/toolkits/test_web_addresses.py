@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.every import every
 
 import holdfast as hf
+from holdfast.errors import InvalidArgument
 from holdfast.toolkits.web import UrlInvalid, UrlRefused, web
 from holdfast.toolkits.web.urls import (
     UrlPolicy,
@@ -233,6 +234,12 @@ def test_a_denied_place_stays_denied_when_it_may_lie_inside() -> None:
 
 def test_an_empty_list_allows_nothing() -> None:
     assert not allowed("https://example.com/", allow=[])
+
+
+@pytest.mark.parametrize("what", ["allow", "deny", "allow_private"])
+def test_what_is_no_text_is_named_before_what_is_no_host(what: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{what} 5 is not valid: text"):
+        policy(**{what: ["no host!", 5]})
 
 
 @pytest.mark.parametrize("port", [22, 25, 6379, 11211, 3306])

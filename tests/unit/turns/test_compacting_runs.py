@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import InvariantBroken
 from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, ToolResult, UserMessage
 from holdfast.turns.compaction.budget import ContextBudget, Estimator, Gauge, Reported
-from holdfast.turns.compaction.plan import Breaker, Plan, View, fallback, plan
+from holdfast.turns.compaction.plan import Breaker, Plan, RecordedCompaction, View, apply, fallback, plan
 from holdfast.turns.state import Thread
 
 SUMMARY = (
@@ -37,6 +37,10 @@ def step(n: int) -> list[Message]:
     ]
 
 
+def compacted(view: View, made: Plan) -> View:
+    return View(apply(view.thread, made, SUMMARY if made.way == "summary" else None), view.told)
+
+
 def run(steps: int, *, summaries: bool = True) -> tuple[list[int], list[int], list[Plan]]:
     """One turn of so many steps: what was counted at each, the length of what the model saw, and the plans."""
     counter = Counted()
@@ -54,7 +58,7 @@ def run(steps: int, *, summaries: bool = True) -> tuple[list[int], list[int], li
             assert isinstance(made, Plan)
             used = made if summaries else fallback(view.thread, made)
             plans.append(used)
-            view = view.compacted(used, SUMMARY if used.way == "summary" else None)
+            view = compacted(view, used)
             gauge = gauge.read(view.thread)
         assert gauge.tokens <= WINDOW.room
         assert any(message.id == "t1.i1" for message in view.thread.messages[:3])
@@ -147,8 +151,8 @@ def test_a_view_built_again_from_its_records_is_the_same() -> None:
     made = plan(whole, WINDOW, Estimator(), None, "t1.i1")
     assert isinstance(made, Plan)
     more = step(300)
-    live = View().follow(whole).compacted(made, SUMMARY).follow(whole.add(*more))
-    again = View().follow(whole.add(*more)).compacted(made, SUMMARY)
+    live = compacted(View().follow(whole), made).follow(whole.add(*more))
+    again = compacted(View().follow(whole.add(*more)), made)
     assert live.thread == again.thread
 
 
@@ -173,7 +177,8 @@ def test_three_failures_in_a_row_open_it() -> None:
 
 
 def test_a_success_between_begins_the_count_anew() -> None:
-    assert after_failures(1, 2).succeeded().failed(3).failed(4).allows(5)
+    worked = RecordedCompaction(plan=Plan(way="summary"), summary=SUMMARY)
+    assert worked.judged(after_failures(1, 2), 3).failed(4).failed(5).allows(6)
 
 
 def test_it_allows_one_more_try_after_five_minutes() -> None:
@@ -189,7 +194,8 @@ def test_a_try_that_fails_opens_it_for_another_five_minutes() -> None:
 
 
 def test_a_try_that_succeeds_closes_it() -> None:
-    assert after_failures(1, 2, 3).succeeded() == Breaker()
+    worked = RecordedCompaction(plan=Plan(way="summary"), summary=SUMMARY)
+    assert worked.judged(after_failures(1, 2, 3), 4) == Breaker()
 
 
 def test_a_clock_that_was_set_back_does_not_keep_it_open() -> None:

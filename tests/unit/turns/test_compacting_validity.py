@@ -27,7 +27,7 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
-from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, TooLarge, Why, text_tokens
+from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, Why, text_tokens
 from holdfast.turns.compaction.plan import Plan, View, apply, fallback, mark_of, plan
 from holdfast.turns.compaction.summary import prior_of
 from holdfast.turns.state import Thread
@@ -245,10 +245,8 @@ def test_a_compacted_conversation_is_valid_fits_and_keeps_what_must_stay(
     pinned = pins_of(messages)
     made = plan(thread, budget, COUNTER, None, first, pinned=pinned, reader="read_result", why=why)
     if made is None:
-        assert tokens(thread, 200) <= budget.room
-        return
-    if isinstance(made, TooLarge):
-        assert least_of(messages, first, pinned) + 200 + budget.cap > budget.room or why == "overflow"
+        fits = tokens(thread, 200) <= budget.room
+        assert fits or least_of(messages, first, pinned) + 200 + budget.cap > budget.room or why == "overflow"
         return
     after = compacted(thread, made, drop=end == "drop")
     check(after)
@@ -317,12 +315,13 @@ def test_plans_stack_with_one_summary_in_front(
     view = View().follow(whole)
     for n in range(4):
         made = plan(view.thread, budget, COUNTER, None, first)
-        if isinstance(made, TooLarge):
+        if made is None and tokens(view.thread) > budget.room:
             return
         if made is not None:
             prior = prior_of(view.thread, made)
             used = fallback(view.thread, made) if n == dropping else made
-            view = view.compacted(used, summary_of(used.cap) if used.way == "summary" else None)
+            summary = summary_of(used.cap) if used.way == "summary" else None
+            view = View(apply(view.thread, used, summary), view.told)
             check(view.thread)
             assert tokens(view.thread) <= budget.room
             marks = [mark.kind for m in view.thread.messages if (mark := mark_of(m)) is not None]
@@ -348,10 +347,10 @@ def test_the_providers_count_is_kept_to(history: tuple[list[Message], str], wind
     budget = ContextBudget(window=window, reserve=window // 8, fixed=300)
     made = plan(thread, budget, COUNTER, Reported(last, really(thread)), first)
     if made is None:
-        assert really(thread) <= budget.room
+        least = 300 + (least_of(messages, first, frozenset()) + budget.cap) * top // bottom
+        guessed = max(top, bottom) > 2 * min(top, bottom)  # the correction is bounded
+        assert really(thread) <= budget.room or least > budget.room or guessed
         return
-    assume(isinstance(made, Plan))
-    assert isinstance(made, Plan)
     if 2 * bottom >= top:
         after = apply(thread, fallback(thread, made))
         assert really(after) <= budget.room

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _SLACK: Final = 25.0  # beyond the deadline of a search: for a disk that does not answer
+_LINES: Final = 400
 
 
 def files(
@@ -83,7 +84,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
         return list_directory(workspace, limits, skip, parse_path(path), glob, recursive=recursive)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
-    def read_file(path: str, start: int = 1, lines: int = 400) -> str:
+    def read_file(path: str, start: int = 1, lines: int = _LINES) -> str:
         """Read a text file of the workspace. Each line begins with its number and a tab, which are not in the file.
 
         A long file comes in pages; the answer says where to go on. Very long lines are cut.

@@ -237,15 +237,8 @@ class FileWriter:
             mode = 0o666 if old is None else 0o600
             number = self.root.opener(below, temporary, flags, follow=False, mode=mode)
         try:
-            with workspace.translate_errors(label), os.fdopen(number, "wb") as file:
-                file.write(data)
-                file.flush()
-                if old is not None:
-                    with suppress(PermissionError):  # only some may give a file away; then it is ours
-                        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                            os.fchown(number, old.st_uid, old.st_gid)
-                    os.fchmod(number, stat.S_IMODE(old.st_mode) & 0o777)
-                os.fsync(number)
+            with workspace.translate_errors(label):
+                _write_file(number, data, old)
             if _version(self._existing(below, place)) != _version(old):
                 raise FileChanged(label)  # the temporary file is removed below
             with workspace.translate_errors(label):
@@ -255,6 +248,21 @@ class FileWriter:
                 os.unlink(temporary, dir_fd=below)
             raise
         _sync(below, label)
+
+
+def _write_file(number: int, data: bytes, old: os.stat_result | None) -> None:
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(number, left) :]
+        if old is not None:
+            with suppress(PermissionError):  # only some may give a file away; then it is ours
+                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(number, old.st_uid, old.st_gid)
+            os.fchmod(number, stat.S_IMODE(old.st_mode) & 0o777)
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _version(found: os.stat_result | None) -> tuple[int, ...] | None:

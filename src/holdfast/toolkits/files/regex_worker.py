@@ -43,6 +43,16 @@ def cut_line(line: str, span: tuple[int, int], chars: int) -> str:
     return f"{'...' * (begin > 0)}{line[begin : begin + chars]}{'...' * (begin + chars < len(line))}"
 
 
+def decode_utf8(data: bytes) -> str | None:
+    """The text in these bytes; None if they are not text."""
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+
+
 def compile_pattern(pattern: str, *, ignore_case: bool) -> re.Pattern[str] | str:
     """The pattern, or the reason why it is not valid."""
     try:
@@ -76,13 +86,11 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
     while header := source.readline():
         size, room = json.loads(header)
         try:
-            text = source.read(size).decode("utf-8-sig")
-            if "\0" in text:
+            text = decode_utf8(source.read(size))
+            if text is None:
                 answer({"text": False})
             else:
                 answer(find_lines(text, pattern, context=asked["context"], room=room, chars=asked["chars"]))
-        except UnicodeDecodeError:
-            answer({"text": False})
         except MemoryError:
             answer({"memory": True})
             return

@@ -270,6 +270,7 @@ def _protected_names(what: str, given: Iterable[str]) -> tuple[str, ...]:
 # ---- confined opens: below a directory, even while others rename or link ----
 
 MAX_LINKS: Final = 40
+_TRIES: Final = 64
 # Non-blocking: a pipe without a writer, or a device without a medium, must not keep the thread for ever.
 _ALWAYS: Final = os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -346,7 +347,7 @@ def open_by_kernel(root: int, path: bytes, flags: int, *, follow: bool, mode: in
     how = struct.pack("=QQQ", flags | _ALWAYS, mode, resolve)  # struct open_how
     call = ctypes.c_long(547 if platform.machine() == "alpha" else 437)  # the same everywhere else
     given = ctypes.c_int(root), ctypes.c_char_p(path), ctypes.c_char_p(how), ctypes.c_size_t(len(how))
-    for _ in range(64):
+    for _ in range(_TRIES):
         number = int(_libc().syscall(call, *given))
         if number >= 0:
             return number

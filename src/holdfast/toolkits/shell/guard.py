@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # ---- the walk ----
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
+MAX_WALKED_FOLDERS: Final = 1_000_000
+"""Most folders of one walk: more than the limit on files lets a command create."""
 
 
 @dataclass(slots=True)
@@ -74,8 +76,7 @@ class FolderWalk:
     root: int
     opener: Opener
     kept: Collection[str]
-    most: int = 1_000_000
-    """By default more than the limit on files lets a command create."""
+    most: int = MAX_WALKED_FOLDERS
     left: deque[str] = field(default_factory=lambda: deque(("",)))
     """Folders that the walk has not reached."""
     unread: int = 0
@@ -117,6 +118,7 @@ def _open_folder(opener: Opener, root: int, path: bytes) -> Generator[int]:
 REPOSITORY: Final = ".git"
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_BYTES: Final = 1_000_000
+_MAX_HOOKS: Final = 1_000
 _HOOKS: Final = "hooks"
 _PROGRAM_FILES: Final = ("config", "config.worktree", "commondir")
 """Files of a repository that name programs, or the place of such files. The hooks are handled separately."""
@@ -154,7 +156,7 @@ def program_digest(descriptor: int, opener: Opener) -> bytes | None:
     else:
         try:
             names = sorted(os.listdir(hooks))  # it is open
-            if len(names) > 1_000:
+            if len(names) > _MAX_HOOKS:
                 return None
             for name in names:
                 parts += (hashlib.sha256(os.fsencode(name)).digest(), file_digest(hooks, name))
@@ -174,11 +176,14 @@ def file_digest(folder: int, name: str) -> bytes | None:
             content = b"link:" + os.fsencode(os.readlink(name, dir_fd=folder))
         elif stat.S_ISDIR(found.st_mode):
             content = b"folder"
-        elif stat.S_ISREG(found.st_mode):
-            with os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb") as file:
-                content = b"file:%d:" % (found.st_mode & 0o111 != 0) + file.read(_MAX_BYTES + 1)
-                if file.tell() > _MAX_BYTES:
+        elif stat.S_ISREG(found.st_mode) and found.st_size <= _MAX_BYTES:
+            with open(name, "rb", opener=lambda path, _: os.open(path, _FILE, dir_fd=folder)) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # replaced meanwhile
                     return None
+                data = file.read(_MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
+                return None
+            content = b"file:%d:" % (found.st_mode & 0o111 != 0) + data
         else:
             return None
     except FileNotFoundError:
@@ -429,6 +434,8 @@ class WorkspaceInspection(FolderWalk):
 
 # ---- stand-ins for protected names at the top of a workspace ----
 
+_STAND_IN: Final = 0o555
+_TRIES: Final = 100
 _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -477,12 +484,12 @@ class StandIns:
             return self.covers[shown].kind
         folder, name = self._folders[path[:-1]], path[-1]
         made = False
-        for _ in range(100):
+        for _ in range(_TRIES):
             try:
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
                 try:
-                    os.mkdir(name, 0o555, dir_fd=folder)
+                    os.mkdir(name, _STAND_IN, dir_fd=folder)
                     made = True
                 except FileExistsError:
                     made = False
@@ -595,7 +602,10 @@ class WorkspaceGuard:
             self._stack = stack.pop_all()
 
     def _bind(self, found: ProtectedNames) -> bool:
-        """Bind names deeper down over themselves; returns True if these are all that the scan could have found."""
+        """Bind names deeper down over themselves; True if the scan saw every folder, and none of its names is left out.
+
+        Folders that the scan skips don't count.
+        """
         for cover in choose_covers(found.names, found.repositories):
             # A name covered at the top is pinned already, and a second bind would hide its contents.
             if cover.path not in self._stand_ins.covers:

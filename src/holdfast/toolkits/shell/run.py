@@ -132,16 +132,18 @@ class UsageMonitor:
 
     def _unnamed(self, workspace: str) -> int:
         """Bytes of deleted files that are still open."""
-        found: dict[int, int] = {}
-        with suppress(OSError):
+        try:
             device = os.stat(workspace).st_dev  # noqa: PTH116
-            for process in self._processes():
-                with suppress(OSError):
-                    for name in os.listdir(f"{process}/fd"):  # only names are wanted
-                        with suppress(OSError):
-                            file = os.stat(f"{process}/fd/{name}")  # noqa: PTH116
-                            if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev == device:
-                                found[file.st_ino] = file.st_blocks * 512
+        except OSError:
+            return 0
+        found: dict[int, int] = {}
+        for process in self._processes():
+            with suppress(OSError):
+                for name in os.listdir(f"{process}/fd"):  # only names are wanted
+                    with suppress(OSError):
+                        file = os.stat(f"{process}/fd/{name}")  # noqa: PTH116
+                        if stat.S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev == device:
+                            found[file.st_ino] = file.st_blocks * 512
         return sum(found.values())
 
 
@@ -273,6 +275,7 @@ def _start_killer() -> int:
 
 # ---- one command ----
 
+_BETWEEN_NOTES: Final = 0.1
 _BETWEEN_LOOKS: Final = 0.1
 _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
@@ -376,7 +379,7 @@ def _read_output(
             elif leader in ready:
                 return None
             if time.monotonic() >= next_note and (note := notes.take()) is not None:
-                next_note = time.monotonic() + 0.1
+                next_note = time.monotonic() + _BETWEEN_NOTES
                 tell(note)
     finally:
         if (note := notes.rest()) is not None:

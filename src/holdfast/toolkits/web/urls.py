@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError, InvalidArgument, UsageError, WorldErr
 from holdfast.names import check_int
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 # ---- addresses ----
@@ -223,6 +223,15 @@ def parse_url(text: str) -> Url:
     return Url(name, str(found), address, port or PORTS[name], re.sub("%(?![0-9a-fA-F]{2})", "%25", whole))
 
 
+def _resolve_redirect(url: Url, location: str) -> Url:
+    _check_characters(location)
+    try:
+        joined = urljoin(str(url), location)
+    except ValueError as error:
+        raise UrlInvalid(location, f"it can't be joined to {url.authority}: {error}") from None
+    return parse_url(joined)
+
+
 def parse_host(text: str) -> str:
     """The canonical form of a host, for rules: a name in ASCII, or an address."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
@@ -343,11 +352,7 @@ class UrlPolicy:
     def follow(self, before: Url, location: str) -> Url:
         """The target of a redirect; `UrlRefused` unless `before` may lead there."""
         try:
-            _check_characters(location)
-            after = parse_url(urljoin(str(before), location))
-        except ValueError as error:
-            reason = f"it can't be joined to {before.authority}: {error}"
-            raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {reason}") from None
+            after = _resolve_redirect(before, location)
         except UrlInvalid as error:
             raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {error.reason}") from None
         if before.scheme == "https" and after.scheme != "https" and not self.downgrade:
@@ -395,14 +400,15 @@ def make_url_policy(
     )
 
 
-def _check_texts(what: str, given: Iterable[str]) -> Iterator[str]:
+def _check_texts(what: str, given: Iterable[str]) -> list[str]:
     # A single string would count as a list of its letters.
     if isinstance(given, str | bytes):
         raise InvalidArgument(what, given, "a list of texts")
-    for text in given:
+    listed = list(given)
+    for text in listed:
         if type(text) is not str:
             raise InvalidArgument(what, text, "text")
-        yield text
+    return listed
 
 
 def _parse_rule(what: str, text: str) -> HostRule:

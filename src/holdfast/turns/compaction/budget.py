@@ -9,25 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import msgspec
 
+from holdfast import messages
 from holdfast.errors import InvalidArgument
 from holdfast.media import FILES_DEPTH
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    Reasoning,
-    ToolCall,
-    ToolMessage,
-    ToolResult,
-    UserMessage,
-    encode,
-)
 from holdfast.names import MAX_INT, check_int
 from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from holdfast.messages import InputPart, Message, Part, Usage
 
 
 LEAST_SUMMARY: Final = 200
@@ -87,28 +76,6 @@ class Reported(msgspec.Struct, frozen=True):
 
     message: str
     tokens: int
-
-    @classmethod
-    def of(cls, message: str, usage: Usage) -> Reported:
-        """The count in the usage of a reply, with cached tokens; `message` is the last one of the request."""
-        return cls(message, usage.input + usage.cache_read + usage.cache_write)
-
-
-class TooLarge(msgspec.Struct, frozen=True):
-    """The request can't be made to fit."""
-
-    needed: int
-    """Tokens of the messages that must stay."""
-    room: int
-
-    @property
-    def reason(self) -> str:
-        """The reason as a sentence, with a remedy."""
-        return (
-            "what must stay in the conversation (instructions, tools, the input being answered, pinned messages) takes "
-            f"about {self.needed:,} tokens, and there is room for {self.room:,}: say less at once, give large texts "
-            "as files that a tool reads, or use a model with a larger window"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,38 +169,38 @@ _TABLE: Final = b"".join(_class_of(byte) for byte in range(256))
 class Counter(Protocol):
     """Counts the tokens of messages."""
 
-    def tokens(self, message: Message, /) -> int: ...
+    def tokens(self, message: messages.Message, /) -> int: ...
 
 
 class Estimator:
     """The default counter: an estimate without a vocabulary, roughly right for every provider."""
 
-    def tokens(self, message: Message, /) -> int:
+    def tokens(self, message: messages.Message, /) -> int:
         """Estimated tokens of a message, rather too many than too few."""
         match message:
-            case UserMessage():
+            case messages.UserMessage():
                 return MESSAGE + sum(map(_of_input, message.parts))
-            case AssistantMessage():
+            case messages.AssistantMessage():
                 return MESSAGE + sum(map(_of_part, message.parts))
-            case ToolMessage():
+            case messages.ToolMessage():
                 return MESSAGE + sum(map(_of_result, message.results))
 
 
+ESTIMATOR: Final = Estimator()
+
+
+@dataclass(frozen=True, slots=True)
 class Careful:
     """Wraps a custom counter: rounds its results, and estimates when it fails."""
 
-    __slots__ = ("_counter", "_estimator")
+    counter: Counter
 
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-        self._estimator = Estimator()
-
-    def tokens(self, message: Message, /) -> int:
+    def tokens(self, message: messages.Message, /) -> int:
         """The tokens of a message by the custom counter, or an estimate."""
         try:
-            return min(max(math.ceil(self._counter.tokens(message)), 0), _MOST)
+            return min(max(math.ceil(self.counter.tokens(message)), 0), _MOST)
         except Exception:  # a counter must never fail a turn
-            return self._estimator.tokens(message)
+            return ESTIMATOR.tokens(message)
 
 
 def text_tokens(text: str) -> int:
@@ -241,7 +208,7 @@ def text_tokens(text: str) -> int:
     return _of_bytes(text.encode("utf-8", "surrogatepass"))
 
 
-def attachment_tokens(file: Attachment) -> int:
+def attachment_tokens(file: messages.Attachment) -> int:
     """Estimated tokens of a file that a model sees."""
     kind = file.media_type.strip().lower()
     if kind.startswith("image/"):
@@ -267,46 +234,46 @@ def _of_bytes(data: bytes) -> int:
     return -(-cost // 100)
 
 
-def _of_input(part: InputPart) -> int:
-    return attachment_tokens(part) if type(part) is Attachment else text_tokens(cast("Any", part).text)
+def _of_input(part: messages.InputPart) -> int:
+    return attachment_tokens(part) if type(part) is messages.Attachment else text_tokens(cast("Any", part).text)
 
 
-def _of_part(part: Part) -> int:
+def _of_part(part: messages.Part) -> int:
     match part:
-        case Attachment():
+        case messages.Attachment():
             return attachment_tokens(part)
-        case Reasoning():
+        case messages.Reasoning():
             return text_tokens(part.text) + _of_replay(part.replay)
-        case ToolCall():
-            said = encode(part.arguments) if part.arguments is not None else (part.malformed or "").encode()
+        case messages.ToolCall():
+            said = messages.encode(part.arguments) if part.arguments is not None else (part.malformed or "").encode()
             return CALL + text_tokens(part.name) + _of_bytes(said) + _of_replay(part.replay)
         case _:
             return text_tokens(part.text)
 
 
 def _of_replay(replay: object) -> int:
-    return 0 if replay is None else len(encode(replay)) // REPLAY_BYTES
+    return 0 if replay is None else len(messages.encode(replay)) // REPLAY_BYTES
 
 
-def _of_result(result: ToolResult) -> int:
+def _of_result(result: messages.ToolResult) -> int:
     content = result.content
-    said = text_tokens(content) if isinstance(content, str) else _of_bytes(encode(content))
+    said = text_tokens(content) if isinstance(content, str) else _of_bytes(messages.encode(content))
     return CALL + text_tokens(result.name) + said + sum(map(attachment_tokens, files_in(result)))
 
 
-def files_in(result: ToolResult) -> list[Attachment]:
+def files_in(result: messages.ToolResult) -> list[messages.Attachment]:
     """The attachments in the content of a result."""
     content = result.content
     if isinstance(content, str):
         return []
-    found: list[Attachment] = []
+    found: list[messages.Attachment] = []
     # Results without files are not searched, however large they are.
     _look(content, FILES_DEPTH if result.files else int(isinstance(content, list | tuple)), found)
     return found
 
 
-def _look(value: Any, depth: int, found: list[Attachment]) -> None:  # any JSON value
-    if isinstance(value, Attachment):
+def _look(value: Any, depth: int, found: list[messages.Attachment]) -> None:  # any JSON value
+    if isinstance(value, messages.Attachment):
         found.append(value)
     elif isinstance(value, dict):
         items = cast("dict[str, Any]", value)
@@ -320,9 +287,9 @@ def _look(value: Any, depth: int, found: list[Attachment]) -> None:  # any JSON 
             _look(item, depth - 1, found)
 
 
-def _attachment(value: dict[str, Any]) -> Attachment | None:
+def _attachment(value: dict[str, Any]) -> messages.Attachment | None:
     try:
-        return msgspec.convert(value, Attachment)
+        return msgspec.convert(value, messages.Attachment)
     except msgspec.ValidationError:
         return None
 
@@ -347,7 +314,7 @@ class Measure:
     def total(self) -> int:
         return self.fixed + sum(self.weights)
 
-    def of(self, message: Message) -> int:
+    def of(self, message: messages.Message) -> int:
         return self.scaled(self.counter.tokens(message))
 
     def scaled(self, tokens: int) -> int:
@@ -356,36 +323,27 @@ class Measure:
 
 
 def measured(
-    messages: Sequence[Message], budget: ContextBudget, counter: Counter, known: Reported | None, *, overflown: bool
+    shown: Sequence[messages.Message], budget: ContextBudget, counter: Counter, known: Reported | None, why: Why
 ) -> Measure:
-    """Measure the messages. `overflown`: the provider refused them as too long."""
-    plain = [counter.tokens(message) for message in messages]
-    measure = _anchored(messages, plain, budget, counter, known)
-    if not overflown or measure.total > budget.room:
-        return measure
-    # The estimate was too low by at least this much.
-    total = max(measure.total, 1)
-    over = budget.room + 1
-    weights = tuple(_scaled(weight, over, total) for weight in measure.weights)
-    fixed = _scaled(measure.fixed, over, total)
-    return Measure(counter, weights, fixed, measure.top * over, measure.bottom * total)
-
-
-def _anchored(
-    messages: Sequence[Message], plain: list[int], budget: ContextBudget, counter: Counter, known: Reported | None
-) -> Measure:
-    at = None if known is None else next((n for n, m in enumerate(messages, 1) if m.id == known.message), None)
-    if known is None or at is None or known.tokens <= 0:
-        return Measure(counter, tuple(plain), budget.fixed)
-    told = sum(plain[:at])
-    guess = max(budget.fixed + told, 1)
-    top, bottom = known.tokens, guess
-    if top > bottom * _MEASURING_MOST:
-        top, bottom = _MEASURING_MOST, 1
-    elif bottom > top * _MEASURING_MOST:
-        top, bottom = 1, _MEASURING_MOST
-    weights = tuple(_scaled(weight, top, bottom) for weight in plain)
-    return Measure(counter, weights, max(known.tokens - sum(weights[:at]), 0), top, bottom)
+    """Measure the messages. If `why` is ``overflow``, the provider refused them as too long."""
+    weights = [counter.tokens(message) for message in shown]
+    fixed, top, bottom = budget.fixed, 1, 1
+    if known is not None and known.tokens > 0:
+        for at, message in enumerate(shown, 1):
+            if message.id == known.message:
+                top, bottom = known.tokens, max(fixed + sum(weights[:at]), 1)
+                if top > bottom * _MEASURING_MOST:
+                    top, bottom = _MEASURING_MOST, 1
+                elif bottom > top * _MEASURING_MOST:
+                    top, bottom = 1, _MEASURING_MOST
+                weights = [_scaled(weight, top, bottom) for weight in weights]
+                fixed = max(known.tokens - sum(weights[:at]), 0)
+                break
+    total, over = max(fixed + sum(weights), 1), budget.room + 1
+    if why == "overflow" and total < over:  # the estimate was too low by at least this much
+        weights = [_scaled(weight, over, total) for weight in weights]
+        fixed, top, bottom = _scaled(fixed, over, total), top * over, bottom * total
+    return Measure(counter, tuple(weights), fixed, top, bottom)
 
 
 def _scaled(tokens: int, top: int, bottom: int) -> int:

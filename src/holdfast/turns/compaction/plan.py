@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -32,15 +32,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.records import Blob  # noqa: TC001  msgspec reads the annotations
-from holdfast.turns.compaction.budget import (
-    LEAST_SUMMARY,
-    ContextBudget,
-    Measure,
-    TooLarge,
-    Why,
-    files_in,
-    measured,
-)
+from holdfast.turns.compaction.budget import LEAST_SUMMARY, ContextBudget, Measure, Why, files_in, measured
 from holdfast.turns.environment import Environment
 from holdfast.turns.keys import input_number
 from holdfast.turns.state import Thread
@@ -92,11 +84,6 @@ def summary_message(id: str, summary: str, gone: int) -> UserMessage:
 def harmless_summary(summary: str) -> str:
     """Escape a summary so that it can't end its fence. Idempotent."""
     return _TAG.sub("< ", summary)
-
-
-def dropped_message(id: str, gone: int) -> UserMessage:
-    """The message that says that messages were dropped."""
-    return UserMessage(id, (Text(_GONE.format(count=gone)),), "holdfast")
 
 
 def summary_in(message: Message) -> str | None:
@@ -220,13 +207,8 @@ class Place(NamedTuple):
     call: int
 
 
-def result_id(message: str, call: int) -> str:
-    """The id under which the reader tool finds a clipped result."""
-    return f"{message}/{call}"
-
-
 def place_of(id: str) -> Place | None:
-    """Parse an id made by `result_id`; None for any other id."""
+    """Parse the id of a clipped result; None for any other id."""
     message, _, call = id.partition("/")
     run, _, number = message.partition(".")
     if input_number(run) is None or not _is_number(number) or not _is_number(call):
@@ -245,7 +227,7 @@ def _clip(message: str, number: int, result: ToolResult, keep: int, reader: str)
     files = files_in(result)
     names = ", ".join(_short(file.name or file.media_type) for file in files[:_NAMES])
     more = f", with {len(files):,} files ({names}{', ...' if len(files) > _NAMES else ''})" if files else ""
-    id = result_id(_short(message), number)
+    id = f"{_short(message)}/{number}"
     again = f'Read it whole with {_short(reader)}(id="{id}").' if reader else "It is whole in the history only."
     note = f"call {_short(result.call_id)}, {len(said):,} characters{more}"
     text = f"[Old result, clipped to save room: {note}. {again} It begins:]\n{said[:keep]}"
@@ -283,54 +265,44 @@ def plan(
     pinned: frozenset[str] = frozenset(),
     reader: str = "",
     why: Why = "full",
-) -> Plan | TooLarge | None:
-    """Plan the compaction of `thread`; None if it needs none, `TooLarge` if nothing makes it fit.
+) -> Plan | None:
+    """Plan the compaction of `thread`; None if it needs none, or nothing makes it fit.
 
     `first_of_turn` is the id of the input being answered, empty if no turn runs. `pinned` are ids of user messages that
     stay. `reader` is the tool that reads a clipped result, if the agent has one. `why` is ``overflow`` when the
     provider has refused the request: then all that may go goes, even if the estimate says that it saves too little.
     """
     messages = thread.messages
-    measure = measured(messages, budget, counter, known, overflown=why == "overflow")
+    measure = measured(messages, budget, counter, known, why)
     if why == "full" and measure.total <= budget.share(budget.full, budget.fixed):
         return None
-    held = _held(messages, first_of_turn, pinned)
+    held, steered = _held(messages, first_of_turn, pinned)
     scene = _Planner(messages, measure, budget, reader, why, held)
     found = scene.cheap() or scene.trimmed() or scene.spanning()
-    if found is None and held.steered:
+    if found is None and steered:
         # Other inputs that entered the turn go as well, if they must; the last one stays.
-        strict = _Held(held.ids - frozenset(held.steered[:-1]), ())
-        found = _Planner(messages, measure, budget, reader, why, strict).spanning()
+        found = _Planner(messages, measure, budget, reader, why, held.difference(steered[:-1])).spanning()
     if found is None and why == "overflow":
         found = scene.most()
     if found is None:
-        if why != "overflow" and measure.total <= budget.room:
-            return None
-        return TooLarge(max(scene.least, budget.room + 1), budget.room)
+        return None
     gain = found.before - found.after
     worth = max(budget.room - measure.fixed, 0) // _LEAST_GAIN
     fits = why == "full" and measure.total <= budget.room
     return None if gain <= 0 or (fits and gain < worth) else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Ids of messages that must stay; `steered` are inputs that entered the turn after its first."""
-
-    ids: frozenset[str]
-    steered: tuple[str, ...]
-
-
-def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> _Held:
+def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> tuple[set[str], list[str]]:
+    """Ids of messages that must stay, and of those the inputs that entered the turn after its first."""
     ids = {m.id for m in messages if type(m) is UserMessage and m.id in pinned and mark_of(m) is None}
     at = next((n for n, message in enumerate(messages) if message.id == first), None)
     if at is None:
         if first:
             raise InvalidArgument("first of turn", first, "the id of a message of the conversation")
-        return _Held(frozenset(ids), ())
+        return ids, []
     # Messages of Holdfast (notes, notifications) may be summarised once the model has answered them.
     steered = [m.id for m in messages[at + 1 :] if type(m) is UserMessage and m.origin == "user" and m.id not in pinned]
-    return _Held(frozenset((*ids, first, *steered, *_cut_off(messages[at + 1 :]))), tuple(steered))
+    return ids.union((first, *steered, *_cut_off(messages[at + 1 :]))), steered
 
 
 def _cut_off(messages: Sequence[Message]) -> Iterator[str]:
@@ -352,7 +324,7 @@ class _Unit:
     held: bool
 
 
-def _units(messages: Sequence[Message], weights: Sequence[int], held: frozenset[str]) -> Iterator[_Unit]:
+def _units(messages: Sequence[Message], weights: Sequence[int], held: set[str]) -> Iterator[_Unit]:
     at = 0
     while at < len(messages):
         message = messages[at]
@@ -376,14 +348,14 @@ class _Planner:
     """Finds a plan for one conversation and one budget."""
 
     def __init__(
-        self, messages: tuple[Message, ...], measure: Measure, budget: ContextBudget, reader: str, why: Why, held: _Held
+        self, said: tuple[Message, ...], measure: Measure, budget: ContextBudget, reader: str, why: Why, held: set[str]
     ) -> None:
-        self._messages = messages
+        self._messages = said
         self._measure = measure
         self._budget = budget
         self._reader = reader
         self._why: Why = why
-        self._units = tuple(_units(messages, measure.weights, held.ids))
+        self._units = tuple(_units(said, measure.weights, held))
         self._total = measure.total
         self._full = min(budget.share(budget.full, budget.fixed), budget.room)
         self._aim = min(budget.share(budget.aim, measure.fixed), self._full)
@@ -395,12 +367,6 @@ class _Planner:
         self._anchored = any(unit.held for unit in self._units)
         # As long as the request fits, messages that the model has not seen yet are not touched.
         self._pressed = self._total > budget.room
-
-    @property
-    def least(self) -> int:
-        """Tokens of the messages that must stay; of all if none must."""
-        held = self._measure.fixed + sum(unit.weight for unit in self._units if unit.held)
-        return min(held + self._mark, self._total) if self._anchored else self._total
 
     # ---- where the recent messages begin ----
 
@@ -586,10 +552,6 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         failures = self.failures + 1
         return Breaker(failures, now if failures >= FAILURES else None)
 
-    def succeeded(self) -> Breaker:
-        """The breaker after an accepted summary."""
-        return Breaker()
-
 
 # ---- applying a plan ----
 
@@ -597,8 +559,7 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 def apply(thread: Thread, plan: Plan, summary: str | None = None) -> Thread:
     """The thread after `plan`; `summary` replaces its span, if the plan has one to summarise."""
     if plan.format != FORMAT:
-        message = f"a compaction of format {plan.format}"
-        raise RecordUnreadable(message)
+        raise RecordUnreadable(f"a compaction of format {plan.format}")
     messages = list(thread.messages)
     if plan.span is not None:
         if any(message.id == plan.mark for message in messages):
@@ -618,16 +579,14 @@ def apply(thread: Thread, plan: Plan, summary: str | None = None) -> Thread:
 def _without_span(messages: list[Message], plan: Plan, span: Span, summary: str | None) -> list[Message]:
     """The messages with a mark in place of the span: the mark goes first, or after a summary that stays."""
     if plan.way == "drop":
-        mark = dropped_message(plan.mark, plan.gone)
+        mark = UserMessage(plan.mark, (Text(_GONE.format(count=plan.gone)),), "holdfast")
     elif summary and summary.strip():
         mark = summary_message(plan.mark, summary, plan.gone)
     else:
-        message = "a span can't be replaced by a summary that is not there"
-        raise InvariantBroken(message)
+        raise InvariantBroken("a span can't be replaced by a summary that is not there")
     going = {message.id for message in _inside(messages, span)}.difference(span.kept)
     if len(going) != span.count:
-        message = f"{span.count} messages were to be replaced, and there are {len(going)}"
-        raise InvariantBroken(message)
+        raise InvariantBroken(f"{span.count} messages were to be replaced, and there are {len(going)}")
     left = [message for message in messages if message.id not in going]
     at = int(bool(left) and mark_of(left[0]) is not None)
     return [*left[:at], mark, *left[at:]]
@@ -657,8 +616,7 @@ def _inside(messages: Sequence[Message], span: Span) -> list[Message]:
     places = {message.id: place for place, message in enumerate(messages)}
     first, last = places.get(span.first), places.get(span.last)
     if first is None or last is None or last < first:
-        message = f"the messages {span.first!r} to {span.last!r} are not in this conversation"
-        raise InvariantBroken(message)
+        raise InvariantBroken(f"the messages {span.first!r} to {span.last!r} are not in this conversation")
     return list(messages[first : last + 1])
 
 
@@ -672,16 +630,11 @@ class View:
     def follow(self, whole: Thread) -> View:
         """The view after the conversation has grown; new messages are shown whole."""
         if len(whole) < self.told:
-            message = f"a conversation of {self.told:,} messages has {len(whole):,} now"
-            raise InvariantBroken(message)
+            raise InvariantBroken(f"a conversation of {self.told:,} messages has {len(whole):,} now")
         if not self.told:
             return View(whole, len(whole))
         added = whole.tail(len(whole) - self.told)
         return View(self.thread.add(*added), len(whole)) if added else self
-
-    def compacted(self, plan: Plan, summary: str | None) -> View:
-        """The view after applying a plan for its thread."""
-        return View(apply(self.thread, plan, summary), self.told)
 
 
 MARK: Final = "/%compact-"
@@ -697,20 +650,14 @@ class AskedSummary(msgspec.Struct, frozen=True):
 
 def encode_asked(model: str, request: ModelRequest, clean: Callable[[bytes], bytes]) -> bytes:
     """Encode the request for a summary; `clean` removes secrets."""
-    settings: dict[str, Any] = msgspec.to_builtins(request.settings)
-    asked = AskedSummary(
-        Environment(model, request.instructions, settings=settings),
-        tuple(message for message in request.messages if isinstance(message, UserMessage)),
-    )
-    return zlib.compress(clean(encode(asked)))
+    environment = Environment(model, request.instructions, settings=msgspec.to_builtins(request.settings))
+    asked = tuple(message for message in request.messages if isinstance(message, UserMessage))
+    return zlib.compress(clean(encode(AskedSummary(environment, asked))))
 
 
 def decode_asked(body: bytes) -> AskedSummary:
     """Decode the request for a summary."""
-    return _asked(zlib.decompress(body))
-
-
-_asked: Final = msgspec.json.Decoder(AskedSummary).decode
+    return msgspec.json.decode(zlib.decompress(body), type=AskedSummary)
 
 
 class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -734,16 +681,15 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     def paying(self, refused: ModelReply) -> RecordedCompaction:
         """The compaction with the usage of the reply that refused the context."""
-        usage, cost = self.usage + refused.usage, None
-        if self.cost is not None and refused.cost is not None:
-            cost = self.cost + refused.cost
+        usage = self.usage + refused.usage
+        cost = None if self.cost is None or refused.cost is None else self.cost + refused.cost
         return replace(self, model=self.model or refused.model, calls=self.calls + 1, usage=usage, cost=cost)
 
     def judged(self, breaker: Breaker, at: int) -> Breaker:
         """The breaker after this compaction; unchanged if no summary was tried."""
         if self.failure:
             return breaker.failed(at)
-        return breaker.succeeded() if self.plan.way == "summary" else breaker
+        return Breaker() if self.plan.way == "summary" else breaker
 
 
 decode_compaction: Final = msgspec.json.Decoder(RecordedCompaction).decode

@@ -12,23 +12,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-    encode,
-)
-from holdfast.names import check_int
-from holdfast.turns.compaction.budget import Estimator, text_tokens
+from holdfast import messages
+from holdfast.turns.compaction.budget import ESTIMATOR, text_tokens
 from holdfast.turns.compaction.plan import harmless_summary, mark_of, spanned, summary_in
 
 if TYPE_CHECKING:
-    from holdfast.messages import FinishReason, InputPart, Message, Part, ToolResult
     from holdfast.turns.compaction.budget import Counter
     from holdfast.turns.compaction.plan import Plan
     from holdfast.turns.state import Thread
@@ -61,53 +49,50 @@ class QuoteLimits(msgspec.Struct, frozen=True, gc=False):
         return QuoteLimits(*(max(limit // 2, 40) for limit in msgspec.structs.astuple(self)))
 
 
-def quoted(message: Message, limits: QuoteLimits, *, stays: bool = False) -> str:
+def quoted(message: messages.Message, limits: QuoteLimits, *, stays: bool = False) -> str:
     """Quote one message. `stays`: it remains in the context and is quoted only for understanding."""
     kept = ' kept="yes"' if stays else ""
     match message:
-        case UserMessage():
+        case messages.UserMessage():
             who = "user" if message.origin == "user" else "runtime"
             lines = [line for part in message.parts for line in _input(part, limits)]
-        case AssistantMessage():
+        case messages.AssistantMessage():
             who = "agent"
             lines = [line for part in message.parts for line in _part(part, limits)]
-        case ToolMessage():
+        case messages.ToolMessage():
             who = "tools"
             lines = [line for result in message.results for line in _result(result, limits)]
     return "\n".join([f'<entry from="{who}"{kept}>', *lines, "</entry>"])
 
 
-def _input(part: InputPart, limits: QuoteLimits) -> list[str]:
-    return _lines(part.text, limits.words) if type(part) is Text else [_file(part)] if type(part) is Attachment else []
+def _input(part: messages.InputPart, limits: QuoteLimits) -> list[str]:
+    if type(part) is messages.Text:
+        return _lines(part.text, limits.words)
+    return [_file(part)] if type(part) is messages.Attachment else []
 
 
-def _part(part: Part, limits: QuoteLimits) -> list[str]:
+def _part(part: messages.Part, limits: QuoteLimits) -> list[str]:
     match part:
-        case Text() | Refusal():
+        case messages.Text() | messages.Refusal():
             return _lines(part.text, limits.words)
-        case Reasoning():
+        case messages.Reasoning():
             return ["(thinks)", *_lines(part.text, limits.thoughts)] if part.text.strip() else []
-        case ToolCall():
-            said = part.malformed or "" if part.arguments is None else encode(part.arguments).decode()
+        case messages.ToolCall():
+            said = part.malformed or "" if part.arguments is None else messages.encode(part.arguments).decode()
             return [f"(calls {inline(part.name)})", *_lines(said, limits.arguments)]
-        case Attachment():
+        case messages.Attachment():
             return [_file(part)]
 
 
-def _result(result: ToolResult, limits: QuoteLimits) -> list[str]:
+def _result(result: messages.ToolResult, limits: QuoteLimits) -> list[str]:
     content = result.content
-    said = content if isinstance(content, str) else encode(content).decode()
+    said = content if isinstance(content, str) else messages.encode(content).decode()
     return [f"(result of {inline(result.name)}: {result.state})", *_lines(said, limits.result)]
 
 
-def _file(file: Attachment) -> str:
+def _file(file: messages.Attachment) -> str:
     name = f"{inline(file.name)}, " if file.name else ""
     return f"(a file: {name}{inline(file.media_type)}, {file.size:,} bytes, {inline(file.digest)[:12]})"
-
-
-def bars(text: str) -> str:
-    """Put a bar before every line of a text."""
-    return "\n".join(_lines(text, len(text)))
 
 
 def inline(text: str) -> str:
@@ -164,14 +149,6 @@ _FULLEST: Final = 2
 """Halvings of the quotes after which the oldest messages are left out instead."""
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
-    """One request for a summary, without tools or other messages."""
-
-    instructions: str
-    prompt: str
-    max_output_tokens: int
-
-
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """The reason why a summary can't be used."""
 
@@ -200,8 +177,6 @@ def chunks(
     Summaries and notes of earlier compactions are left out. If the transcript is too long, less of each message is
     quoted; then the oldest messages are left out, and the first chunk says how many.
     """
-    check_int("room", room, least=_LEAST_ROOM)
-    check_int("most", most, least=1)
     span = plan.span
     kept = set(() if span is None else span.kept)
     said = [message for message in spanned(thread, plan) if mark_of(message) is None]
@@ -223,7 +198,6 @@ def chunks(
     return tuple(made)
 
 
-_LEAST_ROOM: Final = 500
 _NOTE: Final = 40
 """Tokens of the note that messages are left out."""
 
@@ -259,18 +233,19 @@ def _fitting(entry: str, room: int) -> tuple[str, int]:
     return entry, size
 
 
-def summary_request(transcript: str, prior: str | None, cap: int) -> Request:
+def summary_request(transcript: str, prior: str | None, cap: int) -> messages.ModelRequest:
     """The request that extends the summary by one chunk; `cap` is the most tokens of the summary."""
-    check_int("cap", cap, least=1)
     shape = "\n".join(f"## {name}\n({what})" for name, what in zip(HEADINGS, _WHAT, strict=True))
-    so_far = bars(prior) if prior and prior.strip() else "(none: this is the first)"
+    so_far = "\n".join(_lines(prior, len(prior))) if prior and prior.strip() else "(none: this is the first)"
     prompt = (
         f"<summary-so-far>\n{so_far}\n</summary-so-far>\n\n"
         f"<transcript>\n{transcript}\n</transcript>\n\n"
         f"Write the summary as it is now, and nothing else, in at most {cap * _WORDS // 100:,} words, under these five "
         f'headings. Write "none" where there is nothing.\n\n{shape}'
     )
-    return Request(_INSTRUCTIONS, prompt, cap + _SPARE)
+    question = messages.UserMessage("summary", (messages.Text(prompt),), "holdfast")
+    settings = messages.Settings(max_output_tokens=cap + _SPARE)
+    return messages.ModelRequest(messages=(question,), instructions=_INSTRUCTIONS, settings=settings)
 
 
 def repair_request(refused: Refused) -> str:
@@ -281,7 +256,7 @@ def repair_request(refused: Refused) -> str:
     )
 
 
-def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter | None = None) -> str | Refused:
+def accept_summary(text: str, finish: messages.FinishReason, cap: int, counter: Counter | None = None) -> str | Refused:
     """The summary in the reply of a model, without the text around it; or the reason why it is unusable."""
     if finish == "output_limit":
         return Refused("cut", "the summary was cut off by the output limit")
@@ -290,7 +265,7 @@ def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter |
     body = _body(text)
     if isinstance(body, Refused):
         return body
-    size = (counter or _ESTIMATOR).tokens(UserMessage("", (Text(body),)))
+    size = (counter or ESTIMATOR).tokens(messages.UserMessage("", (messages.Text(body),)))
     if size > cap:
         return Refused("too_long", f"the summary takes about {size:,} tokens, and may take {cap:,}")
     return body
@@ -310,6 +285,3 @@ def _body(text: str) -> str | Refused:
     if not _HEADING.sub("", body).strip():
         return Refused("empty", "the summary has headings alone")
     return harmless_summary(body)
-
-
-_ESTIMATOR: Final = Estimator()

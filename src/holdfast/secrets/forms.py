@@ -207,8 +207,9 @@ class EscapeDecoder(NamedTuple):
                 parts.append(decoded)
                 starts += [start] * len(decoded)
                 ends += [end] * len(decoded)
-        ends = [view.ends[place - 1] for place in ends]
-        return TextView("".join(parts), [view.starts[place] for place in starts], ends)
+        if not isinstance(view.starts, range):  # not the original, whose positions these are
+            starts, ends = [view.starts[place] for place in starts], [view.ends[place - 1] for place in ends]
+        return TextView("".join(parts), starts, ends)
 
 
 def _decode_hex(said: str) -> str:

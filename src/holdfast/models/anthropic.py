@@ -355,13 +355,11 @@ class AnthropicMessageEncoder(dialect.MessageEncoder):
         """Encode a file; empty if the provider has no block for its type."""
         data = attachment_bytes(file, self._files)
         kind = file.media_type.partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
-        coded = b'{"type":"base64","media_type":%b,"data":"' % encode_json(kind)
         if kind in _IMAGE_TYPES:
-            return b'{"type":"image","source":%b%b"}}' % (coded, binascii.b2a_base64(data, newline=False))
+            return b'{"type":"image","source":%b}' % _base64(kind, data)
         title = b',"title":%b' % encode_json(clip_text(file.name, 500)) if file.name else b""
         if kind == "application/pdf":
-            data = binascii.b2a_base64(data, newline=False)
-            return b'{"type":"document","source":%b%b"}%b}' % (coded, data, title)
+            return b'{"type":"document","source":%b%b}' % (_base64(kind, data), title)
         if not is_text_type(kind):
             return b""
         text = data.decode("utf-8", "replace")
@@ -372,6 +370,11 @@ class AnthropicMessageEncoder(dialect.MessageEncoder):
 def text_block(text: str) -> bytes:
     """Encode a text block; empty for blank text, which the provider refuses."""
     return encode_json({"type": "text", "text": text}) if text.strip() else b""
+
+
+def _base64(media_type: str, data: bytes) -> bytes:
+    coded = binascii.b2a_base64(data, newline=False)
+    return b'{"type":"base64","media_type":%b,"data":"%b"}' % (encode_json(media_type), coded)
 
 
 def _id(given: str) -> str:
@@ -439,7 +442,6 @@ class AnthropicReader(dialect.ResponseReader):
         self._early = False
         """Blocks came before ``message_start``."""
         self._done = False
-
         self._reset()
 
     def _reset(self) -> None:

@@ -125,21 +125,21 @@ def _parse_float(text: str) -> float:
 
 def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:  # any JSON value
     """Replace lone surrogates in a value by U+FFFD, except in the texts of `growing` fields."""
-
-    def repair(value: Any, name: str = "") -> Any:
-        if isinstance(value, str):
-            return value if name in growing else _join_surrogates(value)
-        if isinstance(value, list):
-            return [repair(item) for item in cast("list[Any]", value)]
-        if isinstance(value, dict):
-            fields = cast("dict[str, Any]", value)
-            return {_join_surrogates(name): repair(item, name) for name, item in fields.items()}
-        return value
-
     try:
-        return repair(value)
+        return _repair(value, growing)
     except RecursionError:
         raise bad_frame("what came is nested too deeply") from None
+
+
+def _repair(value: Any, growing: frozenset[str], name: str = "") -> Any:  # any JSON value
+    if isinstance(value, str):
+        return value if name in growing else _join_surrogates(value)
+    if isinstance(value, list):
+        return [_repair(item, growing) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {_join_surrogates(name): _repair(item, growing, name) for name, item in fields.items()}
+    return value
 
 
 def _join_surrogates(text: str) -> str:

@@ -727,12 +727,12 @@ def _refusal_text(details: dict[str, Any]) -> str:
 
 def _usage(raw: dict[str, Any]) -> msg.Usage:
     """Add up all model runs behind a message. The provider's own totals leave out some of them."""
-    total = _counters(raw, token_count(as_dict(raw.get("output_tokens_details")).get("thinking_tokens")))
-    passes = _model_passes(raw)
-    if not passes:
-        return total
-    runs = sum((run.usage for run in passes), msg.Usage())
-    return msg.Usage(*map(max, msgspec.structs.astuple(total), msgspec.structs.astuple(runs)))
+    total, passes = _counters(raw), _model_passes(raw)
+    if passes:
+        runs = sum((run.usage for run in passes), msg.Usage())
+        total = msg.Usage(*map(max, msgspec.structs.astuple(total), msgspec.structs.astuple(runs)))
+    thought = token_count(as_dict(raw.get("output_tokens_details")).get("thinking_tokens"))
+    return msgspec.structs.replace(total, reasoning=thought) if thought else total
 
 
 def _model_passes(raw: dict[str, Any]) -> tuple[msg.ModelPass, ...]:
@@ -742,9 +742,9 @@ def _model_passes(raw: dict[str, Any]) -> tuple[msg.ModelPass, ...]:
     return tuple(found) if len(found) > 1 else ()
 
 
-def _counters(raw: dict[str, Any], reasoning: int = 0) -> msg.Usage:
+def _counters(raw: dict[str, Any]) -> msg.Usage:
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return msg.Usage(*[token_count(raw.get(name)) for name in names], reasoning=reasoning)
+    return msg.Usage(*[token_count(raw.get(name)) for name in names])
 
 
 DIALECT: Final = dialect.Dialect("anthropic", encode_request, AnthropicReader, FLAGS)

@@ -557,8 +557,10 @@ class ChatReader(dialect.ResponseReader):
         said = choice.get("delta")
         if said is None and not (self._texts["text"] or self._texts["refusal"] or self._calls):
             said = choice.get("message")  # instead of a delta; a server that sends both repeats itself
-        self._read_message(as_dict(said), events)
-        if reason := as_text(choice.get("finish_reason")):
+        if isinstance(said, dict):
+            self._read_message(cast("dict[str, Any]", said), events)
+        reason = choice.get("finish_reason")
+        if reason and isinstance(reason, str):
             self._end(reason, events)
         if isinstance(choice.get("usage"), dict):
             self._update_usage(choice["usage"], events)

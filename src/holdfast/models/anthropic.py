@@ -355,13 +355,11 @@ class AnthropicMessageEncoder(dialect.MessageEncoder):
         """Encode a file; empty if the provider has no block for its type."""
         data = attachment_bytes(file, self._files)
         kind = file.media_type.partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
-        coded = b'{"type":"base64","media_type":%b,"data":"' % encode_json(kind)
         if kind in _IMAGE_TYPES:
-            return b'{"type":"image","source":%b%b"}}' % (coded, binascii.b2a_base64(data, newline=False))
+            return b'{"type":"image","source":%b}' % _base64(kind, data)
         title = b',"title":%b' % encode_json(clip_text(file.name, 500)) if file.name else b""
         if kind == "application/pdf":
-            data = binascii.b2a_base64(data, newline=False)
-            return b'{"type":"document","source":%b%b"}%b}' % (coded, data, title)
+            return b'{"type":"document","source":%b%b}' % (_base64(kind, data), title)
         if not is_text_type(kind):
             return b""
         text = data.decode("utf-8", "replace")
@@ -372,6 +370,11 @@ class AnthropicMessageEncoder(dialect.MessageEncoder):
 def text_block(text: str) -> bytes:
     """Encode a text block; empty for blank text, which the provider refuses."""
     return encode_json({"type": "text", "text": text}) if text.strip() else b""
+
+
+def _base64(media_type: str, data: bytes) -> bytes:
+    coded = binascii.b2a_base64(data, newline=False)
+    return b'{"type":"base64","media_type":%b,"data":"%b"}' % (encode_json(media_type), coded)
 
 
 def _id(given: str) -> str:
@@ -439,7 +442,6 @@ class AnthropicReader(dialect.ResponseReader):
         self._early = False
         """Blocks came before ``message_start``."""
         self._done = False
-
         self._reset()
 
     def _reset(self) -> None:
@@ -725,12 +727,12 @@ def _refusal_text(details: dict[str, Any]) -> str:
 
 def _usage(raw: dict[str, Any]) -> msg.Usage:
     """Add up all model runs behind a message. The provider's own totals leave out some of them."""
-    total = _counters(raw, token_count(as_dict(raw.get("output_tokens_details")).get("thinking_tokens")))
-    passes = _model_passes(raw)
-    if not passes:
-        return total
-    runs = sum((run.usage for run in passes), msg.Usage())
-    return msg.Usage(*map(max, msgspec.structs.astuple(total), msgspec.structs.astuple(runs)))
+    total, passes = _counters(raw), _model_passes(raw)
+    if passes:
+        runs = sum((run.usage for run in passes), msg.Usage())
+        total = msg.Usage(*map(max, msgspec.structs.astuple(total), msgspec.structs.astuple(runs)))
+    thought = token_count(as_dict(raw.get("output_tokens_details")).get("thinking_tokens"))
+    return msgspec.structs.replace(total, reasoning=thought) if thought else total
 
 
 def _model_passes(raw: dict[str, Any]) -> tuple[msg.ModelPass, ...]:
@@ -740,9 +742,9 @@ def _model_passes(raw: dict[str, Any]) -> tuple[msg.ModelPass, ...]:
     return tuple(found) if len(found) > 1 else ()
 
 
-def _counters(raw: dict[str, Any], reasoning: int = 0) -> msg.Usage:
+def _counters(raw: dict[str, Any]) -> msg.Usage:
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return msg.Usage(*[token_count(raw.get(name)) for name in names], reasoning=reasoning)
+    return msg.Usage(*[token_count(raw.get(name)) for name in names])
 
 
 DIALECT: Final = dialect.Dialect("anthropic", encode_request, AnthropicReader, FLAGS)

@@ -506,7 +506,8 @@ class ChatReader(dialect.ResponseReader):
             return self._ignore()
         events: list[msg.StreamEvent] = []
         self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
-        self._raw_usage = cast("dict[str, Any]", usage) if isinstance(usage, dict) else self._raw_usage
+        if isinstance(usage, dict):
+            self._raw_usage = cast("dict[str, Any]", usage)
         for choice in as_list(choices):
             self._read_choice(as_dict(choice), events)
         if isinstance(usage, dict):
@@ -556,8 +557,10 @@ class ChatReader(dialect.ResponseReader):
         said = choice.get("delta")
         if said is None and not (self._texts["text"] or self._texts["refusal"] or self._calls):
             said = choice.get("message")  # instead of a delta; a server that sends both repeats itself
-        self._read_message(as_dict(said), events)
-        if reason := as_text(choice.get("finish_reason")):
+        if isinstance(said, dict):
+            self._read_message(cast("dict[str, Any]", said), events)
+        reason = choice.get("finish_reason")
+        if reason and isinstance(reason, str):
             self._end(reason, events)
         if isinstance(choice.get("usage"), dict):
             self._update_usage(choice["usage"], events)
@@ -571,8 +574,9 @@ class ChatReader(dialect.ResponseReader):
                 for detail in filter(None, found):
                     self._grow(len(encode_json(self._joiner.repair(detail))))
                     self._details.add(detail)
-            told = [detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), "")) for detail in found]
-            thought = thought or "".join(map(as_text, told))
+            if not thought:
+                told = [detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), "")) for detail in found]
+                thought = "".join(map(as_text, told))
         if thought:
             self._add_text("thoughts", thought, events)
         content = said.get("content")
@@ -718,11 +722,14 @@ class ChatReader(dialect.ResponseReader):
 
 def _usage(usage: dict[str, Any]) -> msg.Usage:
     prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
-    asked, answered = as_dict(usage.get("prompt_tokens_details")), as_dict(usage.get("completion_tokens_details"))
-    read = token_count(asked.get("cached_tokens"))
-    write = token_count(asked.get("cache_write_tokens")) or token_count(asked.get("cache_creation_tokens"))
+    read = write = reasoning = 0
+    if asked := as_dict(usage.get("prompt_tokens_details")):
+        read = token_count(asked.get("cached_tokens"))
+        write = token_count(asked.get("cache_write_tokens")) or token_count(asked.get("cache_creation_tokens"))
+    if answered := as_dict(usage.get("completion_tokens_details")):
+        reasoning = token_count(answered.get("reasoning_tokens"))
     read = read or token_count(usage.get("prompt_cache_hit_tokens")) or token_count(usage.get("cached_tokens"))
-    reasoning = token_count(answered.get("reasoning_tokens")) or token_count(usage.get("reasoning_tokens"))
+    reasoning = reasoning or token_count(usage.get("reasoning_tokens"))
     if reasoning and token_count(usage.get("total_tokens")) == prompt + output + reasoning:
         output += reasoning  # this provider does not include it
     return msg.Usage(max(prompt - read - write, 0), output, read, write, min(reasoning, output))

@@ -220,9 +220,12 @@ def _gpt5_refuses_sampling(model: str, settings: Settings) -> bool:
 
 def _check_names(what: str, given: Iterable[str], choices: tuple[str, ...]) -> tuple[str, ...]:
     wanted = f"a list of {', '.join(choices)}"
-    if isinstance(given, str) or not hasattr(given, "__iter__"):
+    if isinstance(given, str):
         raise InvalidArgument(what, given, wanted)
-    names = tuple(given)
+    try:
+        names = tuple(given)
+    except TypeError:
+        raise InvalidArgument(what, given, wanted) from None
     for name in names:
         if name not in choices:
             raise InvalidArgument(what, name, wanted)

@@ -455,20 +455,18 @@ class GoogleReader(dialect.ResponseReader):
             self._words = []
 
 
-_COUNTED: Final = ("prompt", "cachedContent", "toolUsePrompt", "candidates", "thoughts")
-_COUNTS: Final = tuple(f"{name}TokenCount" for name in _COUNTED)
-
-
 def _usage(counts: dict[str, Any]) -> msg.Usage:
-    prompt, cached, tools, said, thoughts = [_count(counts.get(name)) for name in _COUNTS]
-    return msg.Usage(max(prompt - cached, 0) + tools, said + thoughts, cached, reasoning=thoughts)
+    cached, thoughts = _count(counts.get("cachedContentTokenCount")), _count(counts.get("thoughtsTokenCount"))
+    asked, tools = _count(counts.get("promptTokenCount")), _count(counts.get("toolUsePromptTokenCount"))
+    said = _count(counts.get("candidatesTokenCount"))
+    return msg.Usage(max(asked - cached, 0) + tools, said + thoughts, cached, 0, thoughts)
 
 
 def _count(value: Any) -> int:  # any JSON value
     """Read a count. Large ones may come as text."""
-    if type(value) is str and value.isascii() and value.isdecimal():
-        value = int(value[:30])
-    return 0 if value is None else token_count(value)
+    if value is None:
+        return 0
+    return token_count(int(value[:30]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)
 
 
 # ---- tool calls ----

@@ -45,9 +45,12 @@ def token_count(value: Any) -> int:  # any JSON value
 
     An impossible count raises `ModelError`: it would use up every budget, or refund some.
     """
-    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) is int:  # as nearly always
+        if 0 <= value <= MAX_TOKEN_COUNT:
+            return value
+    elif value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    if 0 <= value <= MAX_TOKEN_COUNT:
+    elif 0 <= value <= MAX_TOKEN_COUNT:
         return int(value)
     words = clip_text(to_json(value) or value, 40)
     raise ModelError(f"the provider counted {words} tokens, which can't be true", kind="bad_usage")
@@ -122,21 +125,21 @@ def _parse_float(text: str) -> float:
 
 def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:  # any JSON value
     """Replace lone surrogates in a value by U+FFFD, except in the texts of `growing` fields."""
-
-    def repair(value: Any, name: str = "") -> Any:
-        if isinstance(value, str):
-            return value if name in growing else _join_surrogates(value)
-        if isinstance(value, list):
-            return [repair(item) for item in cast("list[Any]", value)]
-        if isinstance(value, dict):
-            fields = cast("dict[str, Any]", value)
-            return {_join_surrogates(name): repair(item, name) for name, item in fields.items()}
-        return value
-
     try:
-        return repair(value)
+        return _repair(value, growing)
     except RecursionError:
         raise bad_frame("what came is nested too deeply") from None
+
+
+def _repair(value: Any, growing: frozenset[str], name: str = "") -> Any:  # any JSON value
+    if isinstance(value, str):
+        return value if name in growing else _join_surrogates(value)
+    if isinstance(value, list):
+        return [_repair(item, growing) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {_join_surrogates(name): _repair(item, growing, name) for name, item in fields.items()}
+    return value
 
 
 def _join_surrogates(text: str) -> str:

@@ -231,12 +231,11 @@ class RecordingTransport:
 
         def ended(read: bytes) -> None:
             secrets = self._secrets
+            request = format_request(url, headers, body, secrets)
             kept = _headers(response.headers, redaction.RESPONSE_HEADERS, secrets)
             content = _content(read, kept.get("content-type", ""), secrets)
-            self._exchanges[place] = {
-                "request": format_request(url, headers, body, secrets),
-                "response": {"status": response.status, "headers": kept, **content},
-            }
+            answer = {"status": response.status, "headers": kept, **content}
+            self._exchanges[place] = {"request": request, "response": answer}
             self._save()
 
         return _RecordingResponse(response, ended)

@@ -471,9 +471,10 @@ class ResponsesReader(dialect.ResponseReader):
                 text = _PART_TEXTS.get(as_text(part.get("type")))
                 return [] if text is None else self._read_text(event, *text)
             case "response.output_item.added" | "response.output_item.done":
-                for item in items_in([event.item]):
-                    return self._add_item(_key(event), item, len(frame.data) if kind.endswith("done") else None)
-                return self._ignore()
+                item = as_dict(event.item)
+                if not isinstance(item.get("type"), str):
+                    return self._ignore()
+                return self._add_item(_key(event), item, len(frame.data) if kind.endswith("done") else None)
             case _:
                 if kind in _ERRORS or (not kind and (event.error or event.code)):
                     raise classify_stream_error(event.error or {"code": event.code, "message": event.message})
@@ -528,7 +529,9 @@ class ResponsesReader(dialect.ResponseReader):
         else:
             return []
         self._pieces.pieces(key, piece).append(text)
-        self._grow(len(text))
+        self._room -= len(text)
+        if self._room < 0:
+            raise self._too_long()
         if self._pieces.count > MAX_ITEMS:
             raise _too_many()
         if not text:
@@ -699,20 +702,19 @@ class TextPieces:
 
     def clear(self, key: Key, item: Item) -> int:
         """Drop the pieces of a finished item; return their number of characters."""
-        texts = [kept for place in self.places(key, item) for kept in self._kept[place].values()]
-        size = sum(len(text) for kept in texts for text in kept)
-        for kept in texts:
-            kept.clear()
+        size = 0
+        for place in self.places(key, item):
+            for kept in self._kept[place].values():
+                size += sum(map(len, kept))
+                kept.clear()
         return size
 
     def complete(self, key: Key, item: Item) -> Item:
         """Fill a finished but empty item from its pieces: some servers send it so."""
-        said = [item.get(name) for name in ("content", "summary", "arguments")]
-        parts = [as_dict(part) for value in said for part in as_list(value)]
-        if any(part.get("text") or part.get("refusal") for part in parts):
-            return item
-        if any(value and not isinstance(value, list) for value in said):
-            return item
+        for said in map(item.get, ("content", "summary", "arguments")):
+            parts = [as_dict(part) for part in as_list(said)]
+            if (said and not isinstance(said, list)) or any(part.get("text") or part.get("refusal") for part in parts):
+                return item
         return {**item, **(self._grown(key, item) or {})}
 
     def missing_items(self, begun: Mapping[Key, Item], found: Mapping[Key, Item], *, cut: bool) -> dict[Key, Item]:

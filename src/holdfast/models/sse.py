@@ -98,14 +98,15 @@ class SseDecoder:
 
 MAX_ELEMENT: Final = 64 * 1024 * 1024
 """Largest element, in bytes."""
-_MARKS: Final = re.compile(rb'["\\\\{}\[\],]')
+_OUTSIDE: Final = re.compile(rb'["{}\[\],]')
+_INSIDE: Final = re.compile(rb'["\\]')
 _BLANK: Final = b" \t\r\n"
 
 
 class ArraySplitter:
     """Splits a JSON array into frames. Objects without an array around them are frames as well."""
 
-    __slots__ = ("_base", "_begun", "_depth", "_escaped", "_kept", "_limit", "_quoted", "_size", "ended")
+    __slots__ = ("_base", "_begun", "_depth", "_kept", "_limit", "_quoted", "_size", "_skipped", "ended")
 
     def __init__(self, limit: int = MAX_ELEMENT) -> None:
         self._limit = limit
@@ -117,8 +118,8 @@ class ArraySplitter:
         """Depth of the elements: 1 in an array, 0 without one."""
         self._depth = 0
         self._quoted = False
-        self._escaped = -1
-        """Position of an escaped character in the next piece, or -1."""
+        self._skipped = 0
+        """1 if the next piece begins with an escaped character."""
         self.ended = False
         """True if the array has ended. The rest of the body is ignored."""
 
@@ -127,25 +128,22 @@ class ArraySplitter:
         if not self._begun:
             data = self._begin(data)
         frames: list[Frame] = []
-        start = 0
-        for found in () if self.ended else _MARKS.finditer(data):
-            mark, at = found.group(), found.start()
+        start, position = 0, self._skipped
+        while not self.ended and (found := (_INSIDE if self._quoted else _OUTSIDE).search(data, position)):
+            mark, position = found.group(), found.end()
             if mark == b'"':
-                self._quoted = not self._quoted or at == self._escaped
-            elif self._quoted:
-                if mark == b"\\" and at != self._escaped:
-                    self._escaped = at + 1
-            elif mark != b"\\" and self._ends_element(mark):
+                self._quoted = not self._quoted
+            elif mark == b"\\":
+                position += 1  # the escaped character may be in the next piece
+            elif self._ends_element(mark):
                 # The comma after an element, and the bracket that closes the array, are not part of it.
                 closed = self._depth == self._base and mark != b","
-                self._keep(data[start : at + closed])
+                self._keep(data[start : position if closed else position - 1])
                 if element := b"".join(self._kept).rstrip(_BLANK):
                     frames.append(Frame("", element))
                 self.close()
-                start = at + 1
-                if self.ended:
-                    break
-        self._escaped -= len(data)
+                start = position
+        self._skipped = max(position - len(data), 0)
         if not self.ended:
             self._keep(data[start:])
         return frames

@@ -318,7 +318,13 @@ def test_a_value_that_only_looks_like_a_file_is_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "words"), [(MP3, "takes no audio/mpeg"), (Attachment("?", "image/png", 1), "are missing")]
+    ("file", "words"),
+    [
+        (MP3, "takes no audio/mpeg"),
+        (Attachment("d4", "image/\ud83d", 3), r"takes no image/\\ud83d"),
+        (Attachment("?", "image/png", 1), "are missing"),
+    ],
+    ids=["sound", "half a character", "missing"],
 )
 def test_a_file_of_the_user_that_can_not_be_shown_is_an_error(file: Attachment, words: str) -> None:
     with pytest.raises(ModelError, match=words) as raised:

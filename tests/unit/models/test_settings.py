@@ -186,7 +186,10 @@ def test_settings_that_a_model_takes_are_sent_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"unsupported": "temperature"}, {"unsupported": ["heat"]}, {"efforts": ["huge"]}, {"efforts": []}],
+    [
+        *({"unsupported": "temperature"}, {"unsupported": ["heat"]}, {"unsupported": list}, {"unsupported": 3}),
+        *({"efforts": ["huge"]}, {"efforts": []}, {"efforts": list}),
+    ],
     ids=str,
 )
 def test_a_table_of_ones_own_names_settings_and_efforts(wrong: dict[str, Any]) -> None:

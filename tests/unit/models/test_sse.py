@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import EventTooLarge, ModelError
 from holdfast.models.dialect import Frame
-from holdfast.models.sse import SseDecoder
+from holdfast.models.sse import ArraySplitter, SseDecoder
 
 
 def decode(*chunks: bytes, limit: int | None = None) -> list[Frame]:
@@ -141,3 +142,18 @@ def test_many_events_may_be_larger_together_than_one_may_be() -> None:
 
 def test_the_rest_of_a_chunk_after_a_large_event_counts_for_itself() -> None:
     assert data(b"data: " + b"x" * 10 + b"\n\nda", b"ta: y\n\n") == [b"x" * 10, b"y"]
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+ELEMENTS = [{"a": 'x"]}{[,\\', "b": [1, {"\\": "\n"}]}, ",]", 7, {}, ["\\\\", '\\"'], "ä😀"]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_gives_the_same_elements_wherever_its_pieces_are_cut(indent: int | None) -> None:
+    body = json.dumps(ELEMENTS, indent=indent).encode()
+    for at in range(len(body) + 1):
+        for pieces in ([body[:at], b"", body[at:]], [body[:at], body[at : at + 1], body[at + 1 :]]):
+            splitter = ArraySplitter()
+            found = [json.loads(frame.data) for piece in pieces for frame in splitter.feed(piece)]
+            assert (found, splitter.ended) == (ELEMENTS, True), pieces

@@ -861,9 +861,10 @@ class Store:
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires at
         `expires` (wall milliseconds). `MemoryFull` if its scope has no room.
         """
-        _check_memory(scope, key, expected, by)
+        _check_memory(scope, key)
         _check_size("the value", check_string("memory value", value).encode(), self.limits.memory_bytes)
         _check_optional(check_int, "expires", expires)
+        _check_memory_change(expected, by)
         return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
@@ -876,7 +877,8 @@ class Store:
         self, scope: str, key: str, *, expected: int | None = None, by: str | None = None
     ) -> MemoryEntry | None:
         """Remove an entry; answers the removed entry, None without one. `expected` is as in `memory_put`."""
-        _check_memory(scope, key, expected, by)
+        _check_memory(scope, key)
+        _check_memory_change(expected, by)
         return await self._submit(memories.DeleteMemory(scope, key, expected, by))
 
     async def memory_page(
@@ -1391,9 +1393,12 @@ def _check_wait(journal: str, name: str) -> None:
     check_id("wait", name)
 
 
-def _check_memory(scope: str, key: str, expected: int | None = None, by: str | None = None) -> None:
+def _check_memory(scope: str, key: str) -> None:
     check_name("memory scope", scope)
     check_name("memory key", key)
+
+
+def _check_memory_change(expected: int | None, by: str | None) -> None:
     _check_optional(check_int, "expected version", expected)
     _check_optional(check_id, "author", by)
 

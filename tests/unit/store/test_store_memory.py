@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from holdfast.errors import StoreBusy
+from holdfast.errors import HoldfastError, StoreBusy
 from holdfast.store import Store, StoreLimits
 from holdfast.store.sqlite.backend import MemoryBackend
 
@@ -19,3 +20,12 @@ async def test_a_store_in_memory_bounds_the_bytes_in_its_queue() -> None:
             await store.put_blob(b"abcdefgh")
         await first
         await store.put_blob(b"abcdefgh")
+
+
+async def test_of_several_wrong_arguments_the_first_is_named() -> None:
+    async with Store(MemoryBackend()) as store:
+        put: Any = store.memory_put
+        with pytest.raises(HoldfastError, match="value"):
+            await put("notes", "key", 5, expires=-1, expected=-1, by="")
+        with pytest.raises(HoldfastError, match="expires"):
+            await put("notes", "key", "x", expires=-1, expected=-1, by="")

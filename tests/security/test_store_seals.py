@@ -31,7 +31,7 @@ from holdfast.errors import (
     StoreUntrusted,
 )
 from holdfast.policy.approvals import Approved, read_question
-from holdfast.records import Done, EffectRequest, Intended, encode_readable
+from holdfast.records import Done, EffectRequest, Intended, encode
 from holdfast.store.contract import Wait
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.files import connect
@@ -189,7 +189,7 @@ def forge_record(path: Path, record: Record) -> None:
     db: Any = apsw.Connection(str(path))
     no, seq = db.execute("SELECT no, head + 1 FROM journals WHERE id = ?", (SESSION,)).fetchone()
     (epoch,) = db.execute("SELECT max(epoch) FROM records WHERE journal = ?", (no,)).fetchone()
-    body = encode_readable(record)
+    body = encode(record)
     db.execute(
         "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)",
         (no, seq, epoch, checksum(salt_of(SESSION), seq, epoch, body), body),

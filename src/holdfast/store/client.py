@@ -290,11 +290,13 @@ class Store:
                 raise errors.PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)
             size += len(body)
-        given = _list_of("notify", notify, "a list of notifications") if notify else ()
-        notices = tuple(notifications.check_notification(command, self.limits) for command in given)
+        plain, notices = all(map(is_plain, added)), ()
+        if notify:
+            given = _list_of("notify", notify, "a list of notifications")
+            notices = tuple(notifications.check_notification(command, self.limits) for command in given)
+        used = _check_wait_names(consume) if consume else ()
         command = transaction.Append(
-            *(lease.journal, lease.epoch, head, added, bodies, all(map(is_plain, added)), patient),
-            *(notices, counted, _check_wait_names(consume) if consume else (), tells_wakes),
+            lease.journal, lease.epoch, head, added, bodies, plain, patient, notices, counted, used, tells_wakes
         )
         return self._submit(command, then, None if notices else size)
 

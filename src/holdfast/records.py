@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from holdfast.errors import InvalidValue, RecordUnreadable
+from holdfast.errors import RecordUnreadable
 
 FORMAT: Final = 1
 """The version of the record format; the first record of each journal carries it."""
@@ -288,34 +288,6 @@ DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of decoding; too deep nesting is one of them."""
 encode = _encoder.encode
 """The bytes of a record, as stored."""
-
-
-def encode_readable(record: Record) -> bytes:
-    """The bytes of a record of Holdfast; raises if they can't be read back."""
-    body = encode(record)
-    if type(record) is Done and record.at >= 0 and record.ms >= 0:
-        return body  # Holdfast has just written or read the JSON of its value
-    try:
-        _decoder.decode(body)
-    except DECODE_ERRORS as error:
-        raise InvalidValue("$", f"the record can't be read back: {error}") from error
-    return body
-
-
-def encode_checked(record: object) -> bytes:
-    """The bytes of a record of a caller; raises if they do not read back as the same record."""
-    if type(record) not in RECORD_TYPES:
-        raise InvalidValue("$", f"a {type(record).__name__} is not a record")
-    try:
-        body = encode(record)
-        same = _decoder.decode(body) == record
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidValue("$", f"the record can't be read back: {error}") from error
-    if not same:
-        raise InvalidValue("$", "the record reads back as another one")
-    return body
-
-
 HANDED_PREFIX: Final = b'{"t":"handed",'
 """Prefix of the bytes of handoff records only."""
 decode_unversioned = _decoder.decode
@@ -368,16 +340,6 @@ def is_process_run(run: str) -> bool:
 def touches_lists(record: Record) -> bool:
     """True if the record changes the line of its journal in the lists."""
     return type(record) in _LIFECYCLE and not getattr(record, "unstarted", False)
-
-
-def is_plain(record: Record) -> bool:
-    """True if the record concerns only its own journal: no list, no inbox, no wait, no blob."""
-    if type(record) is Done:  # as most are
-        told = record.ask is None or record.ask.blob is None
-        return told and record.blob is None and not record.refs and not record.kept
-    if type(record) in (Admitted, Ended) or blobs_of(record):
-        return False
-    return not touches_lists(record)
 
 
 def next_status(status: Status, record: Record) -> Status:

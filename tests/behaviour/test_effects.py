@@ -290,14 +290,17 @@ class FullOnce(MemoryBackend):
     refusals = 1
 
     def submit(
-        self, command: StoreCommand[Any], then: Callable[[asyncio.Future[Any]], None] | None = None
+        self,
+        command: StoreCommand[Any],
+        then: Callable[[asyncio.Future[Any]], None] | None = None,
+        size: int | None = None,
     ) -> asyncio.Future[Any]:
         if isinstance(command, PutBlob) and self.refusals:
             self.refusals -= 1
             refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             refused.set_exception(StoreFull("no room"))
             return refused
-        return super().submit(command, then)
+        return super().submit(command, then, size)
 
 
 async def test_an_error_of_the_store_is_never_recorded_as_the_outcome_of_an_effect() -> None:

@@ -160,6 +160,15 @@ async def test_the_journal_is_quarantined_when_it_is_read(path: Path, deed: str)
         assert line.quarantine is not None
 
 
+@pytest.mark.parametrize("column", ["kind", "status", "epoch", "expires", "owner", "base"])
+async def test_a_list_shows_a_journal_as_a_look_at_it_alone_does(path: Path, column: str) -> None:
+    _set(column, b"\xff\x00")(path)
+    async with hf.open_store(path) as store:
+        (line,) = [line for line in await store.journals() if line.id == "bad"]
+        assert line == await store.journal("bad")
+        assert f"its column {column} holds" in (line.quarantine or "")
+
+
 def test_the_doctor_has_a_time_limit_and_says_what_it_did_not_look_at(path: Path) -> None:
     found = examine(path, seconds=0)
     assert not found.healthy

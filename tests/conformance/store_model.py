@@ -628,7 +628,12 @@ class ModelBackend:
         self.shared = False
         self._closed = False
 
-    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self,
+        command: Command[T],
+        then: Callable[[asyncio.Future[T]], None] | None = None,
+        size: int | None = None,
+    ) -> asyncio.Future[T]:
         if self._closed:
             raise StoreClosed
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()

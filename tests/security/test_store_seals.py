@@ -31,11 +31,12 @@ from holdfast.errors import (
     StoreUntrusted,
 )
 from holdfast.policy.approvals import Approved, read_question
-from holdfast.records import Done, EffectRequest, Intended, encode_readable
+from holdfast.records import Done, EffectRequest, Intended, encode
+from holdfast.store.contract import Wait
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.files import connect
 from holdfast.store.sqlite.health import examine
-from holdfast.store.sqlite.key import keep_key, renew_key
+from holdfast.store.sqlite.key import Seal, keep_key, renew_key
 from holdfast.store.sqlite.rows import checksum, salt_of, wait_crc
 from holdfast.store.sqlite.tables import rule_crc
 from holdfast.store.waits import StoredRule
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     from holdfast.records import Record
     from holdfast.store import Store
-    from holdfast.store.contract import Wait
 
 
 @pytest.fixture
@@ -88,6 +88,15 @@ async def asked(store: Store) -> list[str]:
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_seals_of_rows_are_those_of_the_stores_that_exist() -> None:
+    seal = Seal(bytes(range(32)), bytes(range(16)))
+    asked = Wait("j", "r1/a", "open", 17, b"1", False, "approval", b'{"q":1}', 5, 9)
+    assert seal.of(asked).hex() == "ab0d19965059010353b4403c7b0f37b0"
+    assert seal.of(Wait("j", "n", "revoked")).hex() == "73b6b77530d3ed02bc12562472b62bb2"
+    rule = StoredRule(3, "clerk", "{}", "d", "me", 5, "you", 6)
+    assert seal.of(rule).hex() == "7b65e6bca11502a5ca346344318e9f43"
 
 
 async def test_an_answer_that_another_program_wrote_is_not_used_and_its_session_is_quarantined(path: Path) -> None:
@@ -180,7 +189,7 @@ def forge_record(path: Path, record: Record) -> None:
     db: Any = apsw.Connection(str(path))
     no, seq = db.execute("SELECT no, head + 1 FROM journals WHERE id = ?", (SESSION,)).fetchone()
     (epoch,) = db.execute("SELECT max(epoch) FROM records WHERE journal = ?", (no,)).fetchone()
-    body = encode_readable(record)
+    body = encode(record)
     db.execute(
         "INSERT INTO records (journal, seq, epoch, crc, body) VALUES (?, ?, ?, ?, ?)",
         (no, seq, epoch, checksum(salt_of(SESSION), seq, epoch, body), body),

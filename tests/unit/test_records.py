@@ -33,10 +33,10 @@ from holdfast.records import (
     Status,
     Unknown,
     blobs_of,
-    is_plain,
     next_status,
     touches_lists,
 )
+from holdfast.store.client import is_plain
 
 _DIGEST = "ab" * 32
 _ASK = EffectRequest("tool_call", "refund", _DIGEST, msgspec.Raw(b'{"cents":1}'))

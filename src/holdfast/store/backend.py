@@ -45,7 +45,8 @@ class Backend:
       `_deliver(answers, foreign)` on the event loop. `rows` has the methods and tables of `SqliteRows`. A refused
       command has written nothing; a failure undoes the whole transaction, and each caller gets an error;
     - `read`: runs a query on an object with the methods and tables of `SqliteReader`, over one consistent state;
-    - `shared`, and `_versions.advance()` after commits of other processes, while callers wait in `changed`;
+    - `shared`, kept up to date with each commit, and `_versions.advance()` after commits of other processes, while
+      callers wait in `changed`;
     - `close`: commits everything that is queued, and releases the leases of this opening.
     """
 
@@ -63,19 +64,26 @@ class Backend:
         self.store_id = ""
         self.secret = b""
         """The key of wait tokens."""
+        self.shared = True
+        """False if no other process has this store open, as of the last commit."""
         self._loop = asyncio.get_running_loop()
         self._versions = versions or Versions()
         self._closed = False
         self._queued_bytes = 0
 
-    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self,
+        command: Command[T],
+        then: Callable[[asyncio.Future[T]], None] | None = None,
+        size: int | None = None,
+    ) -> asyncio.Future[T]:
         """Queue a command; commands run in the order of queueing.
 
         The future is done when the change is durable. `then` is called with it as soon as it is done, before its
-        waiters go on.
+        waiters go on. `size` is that of the command, if known.
         """
         self._check_usable()
-        size = command.size()
+        size = command.size() if size is None else size
         if self._queue_length() >= self.limits.queued:
             raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
         if self._queued_bytes and self._queued_bytes + size > self.limits.queued_bytes:
@@ -122,11 +130,6 @@ class Backend:
     def version(self) -> int:
         """A number that grows with every commit seen by this process, its own and others."""
         return self._versions.current
-
-    @property
-    def shared(self) -> bool:
-        """True if another process has this store open, as of the last commit."""
-        raise NotImplementedError
 
     async def changed(self, version: int, timeout: float | None) -> int:
         """Wait for a newer version than `version`, or for the timeout; answers the present one."""

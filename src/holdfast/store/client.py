@@ -17,7 +17,7 @@ from holdfast import errors, records
 from holdfast.effects.canonical import canonical
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
 from holdfast.policy.limits import LEASE_MS
-from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
+from holdfast.records import JOURNAL_KINDS, STATUSES, Admitted, Blob, Done, Ended, Handed, Opened
 from holdfast.secrets.redactor import Redactor
 from holdfast.store import attachments, inbox, memories, notifications, retention, spending, transaction, waits
 from holdfast.store.attachments import AttachmentSpool
@@ -131,12 +131,15 @@ class Store:
     # ---- the way to the backend ----
 
     def _submit(
-        self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None
+        self,
+        command: Command[T],
+        then: Callable[[asyncio.Future[T]], None] | None = None,
+        size: int | None = None,
     ) -> asyncio.Future[T]:
-        """Queue a command without its secrets. All writes go through here."""
+        """Queue a command without its secrets. All writes go through here. `size` is that of the command, if known."""
         if self.redactor.active:
-            command = command.redact(self.redactor)
-        return self._backend.submit(command, then)
+            command, size = command.redact(self.redactor), None
+        return self._backend.submit(command, then, size)
 
     def _call(self, function: Callable[[Transaction], T]) -> asyncio.Future[T]:
         """Queue a command without texts."""
@@ -236,9 +239,8 @@ class Store:
             if not kept:
                 raise errors.InvalidArgument("records", added, "at least one record")
             counted = () if spend is None else spending.spend_by_day_of(spend, kept)
-            encode = records.encode_checked if checked else records.encode_readable
-            command = self._append_command(_check_lease(lease), kept, head, patient, notify, counted, consume, encode)
-            return self._submit(command, then)
+            encode = encode_checked if checked else encode_readable
+            return self._append(_check_lease(lease), kept, head, patient, notify, counted, consume, then, encode)
         except errors.HoldfastError as refusal:
             return _failed_future(refusal)
 
@@ -257,13 +259,12 @@ class Store:
 
         The future also gives the wake count of the journal. Raises a refusal directly if nothing was queued.
         """
-        encode = records.encode_readable
-        command = self._append_command(
-            lease, tuple(added), head, patient, notify, counted, consume, encode, tells_wakes=True
+        own = tuple(added)
+        return self._append(
+            lease, own, head, patient, notify, counted, consume, then, encode_readable, tells_wakes=True
         )
-        return self._submit(command, then)
 
-    def _append_command(
+    def _append(
         self,
         lease: Lease,
         added: tuple[Record, ...],
@@ -272,11 +273,12 @@ class Store:
         notify: Sequence[Notify],
         counted: tuple[tuple[int, Spend], ...],
         consume: Sequence[str],
+        then: Callable[[asyncio.Future[Any]], None] | None,
         encode: Callable[[Record], bytes],
         *,
         tells_wakes: bool = False,
-    ) -> transaction.Append:
-        limit = self.limits.record_bytes
+    ) -> asyncio.Future[Any]:
+        limit, size = self.limits.record_bytes, 0
         bodies: list[bytes] = []
         for record in added:
             if type(record) is Opened:
@@ -287,12 +289,16 @@ class Store:
             if len(body) > limit:
                 raise errors.PayloadTooLarge("a record", len(body), limit)
             bodies.append(body)
-        given = _list_of("notify", notify, "a list of notifications") if notify else ()
-        notices = tuple(notifications.check_notification(command, self.limits) for command in given)
-        return transaction.Append(
-            *(lease.journal, lease.epoch, head, added, bodies, all(map(is_plain, added)), patient),
-            *(notices, counted, _check_wait_names(consume) if consume else (), tells_wakes),
+            size += len(body)
+        plain, notices = all(map(is_plain, added)), ()
+        if notify:
+            given = _list_of("notify", notify, "a list of notifications")
+            notices = tuple(notifications.check_notification(command, self.limits) for command in given)
+        used = _check_wait_names(consume) if consume else ()
+        command = transaction.Append(
+            lease.journal, lease.epoch, head, added, bodies, plain, patient, notices, counted, used, tells_wakes
         )
+        return self._submit(command, then, None if notices else size)
 
     async def journal(self, journal: str) -> Journal:
         """One journal as in the lists; `JournalMissing` without one."""
@@ -861,9 +867,10 @@ class Store:
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires at
         `expires` (wall milliseconds). `MemoryFull` if its scope has no room.
         """
-        _check_memory(scope, key, expected, by)
+        _check_memory(scope, key)
         _check_size("the value", check_string("memory value", value).encode(), self.limits.memory_bytes)
         _check_optional(check_int, "expires", expires)
+        _check_memory_change(expected, by)
         return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
@@ -876,7 +883,8 @@ class Store:
         self, scope: str, key: str, *, expected: int | None = None, by: str | None = None
     ) -> MemoryEntry | None:
         """Remove an entry; answers the removed entry, None without one. `expected` is as in `memory_put`."""
-        _check_memory(scope, key, expected, by)
+        _check_memory(scope, key)
+        _check_memory_change(expected, by)
         return await self._submit(memories.DeleteMemory(scope, key, expected, by))
 
     async def memory_page(
@@ -1286,7 +1294,7 @@ class Store:
 
     @property
     def shared(self) -> bool:
-        """True if another process has this store open, as of the last commit."""
+        """True if another process may have this store open, as of the last commit."""
         return self._backend.shared
 
     async def changed(self, version: int, timeout: float | None = None) -> int:
@@ -1334,6 +1342,45 @@ def _fork_point(reader: Reader, journal: str, seq: int) -> tuple[int, str | None
     found = reader.records(journal, max(last - 1, 0), 1)
     record = found[0].record if found else None
     return seq, record.agent if isinstance(record, Handed | Opened) else None
+
+
+# ---- records ----
+
+
+def encode_readable(record: Record) -> bytes:
+    """The bytes of a record of Holdfast; raises if they can't be read back."""
+    body = records.encode(record)
+    if type(record) is Done and record.at >= 0 and record.ms >= 0:
+        return body  # Holdfast has just written or read the JSON of its value
+    try:
+        records.decode_unversioned(body)
+    except records.DECODE_ERRORS as error:
+        raise errors.InvalidValue("$", f"the record can't be read back: {error}") from error
+    return body
+
+
+def encode_checked(record: object) -> bytes:
+    """The bytes of a record of a caller; raises if they do not read back as the same record."""
+    if type(record) not in records.RECORD_TYPES:
+        raise errors.InvalidValue("$", f"a {type(record).__name__} is not a record")
+    try:
+        body = records.encode(record)
+        same = records.decode_unversioned(body) == record
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise errors.InvalidValue("$", f"the record can't be read back: {error}") from error
+    if not same:
+        raise errors.InvalidValue("$", "the record reads back as another one")
+    return body
+
+
+def is_plain(record: Record) -> bool:
+    """True if the record concerns only its own journal: no list, no inbox, no wait, no blob."""
+    if type(record) is Done:  # as most are
+        told = record.ask is None or record.ask.blob is None
+        return told and record.blob is None and not record.refs and not record.kept
+    if type(record) in (Admitted, Ended) or records.blobs_of(record):
+        return False
+    return not records.touches_lists(record)
 
 
 # ---- checks of arguments ----
@@ -1391,9 +1438,12 @@ def _check_wait(journal: str, name: str) -> None:
     check_id("wait", name)
 
 
-def _check_memory(scope: str, key: str, expected: int | None = None, by: str | None = None) -> None:
+def _check_memory(scope: str, key: str) -> None:
     check_name("memory scope", scope)
     check_name("memory key", key)
+
+
+def _check_memory_change(expected: int | None, by: str | None) -> None:
     _check_optional(check_int, "expected version", expected)
     _check_optional(check_id, "author", by)
 

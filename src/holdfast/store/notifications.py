@@ -115,9 +115,8 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
         if not ready:
             return None
         if tx.rows.input_by_key(row, self.key) is not None:
-            raise errors.KeyConflict(
-                row.id, self.key
-            )  # that input may be admitted already, and would free none of these
+            # That input may be admitted already, and would free none of these.
+            raise errors.KeyConflict(row.id, self.key)
         check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
         receipt = add_input(tx, row, self)
         for each in ready:

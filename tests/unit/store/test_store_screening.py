@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
-from typing import Any, cast
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from holdfast.errors.caller import SecretExposed
 from holdfast.secrets.redactor import Redactor
+from holdfast.store import client
+from holdfast.store.client import Store
 from holdfast.store.contract import Command, Owner, blob_digest, input_digest
 from holdfast.store.inbox import Accept, SetTerms
 from holdfast.store.memories import PutMemory
@@ -17,6 +22,10 @@ from holdfast.store.notifications import Notify
 from holdfast.store.transaction import Claim, OpenJournal, PutBlob, Quarantine
 from holdfast.store.waits import SettleWait
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STORE = Path(client.__file__).parent
 KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
 
 
@@ -44,11 +53,55 @@ CONTENT = {
 }
 
 
+CALLED = {
+    "read_position": (),
+    "renew": ("lease",),
+    "settle_notification": ("number", "state"),
+    "ripen": ("after", "again"),
+    "count_older_spending": ("rows", "since"),
+    "rebuild_spending": ("position", "rows"),
+    "replace_spending": ("position", "summed"),
+    "trim_journal": ("lease", "seq"),
+    "empty_inputs": ("before", "kept", "lease"),
+    "remove_waits": ("before", "lease", "prefix"),
+    "purge_notifications": ("page", "until"),
+    "memory_purge": (),
+    "collect_unused": ("before", "digests", "without_roots"),
+}
+"""The methods that queue a function, and what it takes from them: numbers, leases, states, digests and names of agents,
+and the prefix of waits, but no text that a caller writes.
+"""
+
+
 def test_of_every_command_it_is_said_what_is_to_be_hidden() -> None:
     every = cast("list[type[Command[Any]]]", Command.__subclasses__())
-    assert len(every) > 20
+    assert len(every) + len(CALLED) > 35
     found = {command.__name__: _texts_of(command) for command in every}
     assert {name: fields for name, fields in found.items() if fields} == CONTENT
+
+
+def test_a_queued_function_takes_no_text_into_the_store() -> None:
+    found = {name: _taken_by_call(method) for name, method in inspect.getmembers(Store, inspect.isfunction)}
+    assert {name: taken for name, taken in found.items() if taken is not None and name != "_call"} == CALLED
+    made = {path.name for path in STORE.rglob("*.py") if re.search(r"\bCall\(", path.read_text(encoding="utf-8"))}
+    assert made == {"client.py", "contract.py"}
+
+
+def _taken_by_call(method: Callable[..., Any]) -> tuple[str, ...] | None:
+    """The arguments and variables of a method that it gives to `_call`; None if it does not call it."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
+    called = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._call"]
+    if not called:
+        return None
+    (function,) = called[0].args
+    if isinstance(function, ast.Name):
+        function = next(
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == function.id
+        )
+    named = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    return tuple(sorted(named & {*method.__code__.co_varnames, *method.__code__.co_cellvars} - {"self", "tx"}))
 
 
 def _texts_of(command: type[Command[Any]]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from weakref import WeakSet
 
 import apsw
 
@@ -198,10 +199,6 @@ class SqliteBackend(_FileBackend):
         if not self._closed:
             self._writer.submit(WriteJob(None, None))
 
-    @property
-    def shared(self) -> bool:
-        return self._writer.others
-
 
 class SqliteViewer(_FileBackend):
     """A store file opened only for reading. It sees the commits of other processes."""
@@ -244,13 +241,14 @@ class SqliteViewer(_FileBackend):
     def _connect_reader(self) -> ReadConnection:
         return ReadConnection(files.connect_viewer(self.path, self.limits), self.limits, self._seal)
 
-    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self,
+        command: Command[T],
+        then: Callable[[asyncio.Future[T]], None] | None = None,
+        size: int | None = None,
+    ) -> asyncio.Future[T]:
         self._check_usable()
         raise errors.StoreReadOnly(self.path)
-
-    @property
-    def shared(self) -> bool:
-        return True
 
     def _look(self) -> None:
         if not self._closed:
@@ -389,6 +387,7 @@ class MemoryDisk:
         """Shared by all backends, so that each notices the commits of the others."""
         self.openings = 0
         """Number of backends opened on it so far, with the closed ones."""
+        self.backends: WeakSet[MemoryBackend] = WeakSet()
         store_id = secrets.token_bytes(16)
         self.store_id = store_id.hex()
         self.seal = Seal(secrets.token_bytes(KEY_BYTES), store_id)
@@ -453,8 +452,11 @@ class MemoryBackend(Backend):
         delay: Callable[[], float] | None = None,
     ) -> None:
         self.disk = disk or MemoryDisk()
-        self.disk.openings += 1
         super().__init__(None, clock, limits, self.disk.versions)
+        self.disk.openings += 1
+        self.disk.backends.add(self)
+        for each in self.disk.backends:
+            each.shared = self.disk.openings > 1
         self.store_id = self.disk.store_id
         self.secret = self.disk.seal.token_key(None)
         self._reader: Reader = SqliteReader(self.disk.db, self.disk.seal, self.limits.page_bytes)
@@ -503,10 +505,6 @@ class MemoryBackend(Backend):
         self._check_usable()
         with files.translated(_NAME):
             return query(self._reader)
-
-    @property
-    def shared(self) -> bool:
-        return self.disk.openings > 1
 
     def crash(self) -> None:
         """Stop at once, like a killed process: queued commands are lost, and no caller gets a result."""

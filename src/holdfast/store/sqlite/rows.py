@@ -9,7 +9,8 @@ A read fetches each statement completely, so that no snapshot stays open and pin
 from __future__ import annotations
 
 from contextlib import suppress
-from operator import contains
+from itertools import product
+from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
@@ -58,8 +59,14 @@ _TYPES: Final[dict[str, frozenset[type]]] = {
     **dict.fromkeys(("id", "kind", "status"), frozenset((str,))),
 }
 """The types of the columns of a journal, in their order."""
+_TYPED: Final = frozenset(product(*_TYPES.values()))
+_COLUMNS: Final = len(_TYPES)
 _IN_PLACE: Final = {"id": "unreadable", "kind": "session", "status": "failed"}
 """Replacements for damaged values; for others, None or 0."""
+_WORDS: Final = {"kind": records.JOURNAL_KINDS, "status": records.STATUSES}
+_KIND, _STATUS = map(tuple(_TYPES).index, _WORDS)
+_listed_of: Final = itemgetter(*map(tuple(_TYPES).index, contract.Journal.__struct_fields__[:-1]))
+"""The columns of a journal in a list; its metadata come from its first record."""
 _LEASE: Final = ("epoch", "owner", "expires", "mono_expires", "term", "seen")
 """Columns of a lease, none of them in an index of a list."""
 _SAVED: Final = (
@@ -356,30 +363,32 @@ def _row_update(*columns: str) -> tuple[str, Callable[[contract.JournalRow], Seq
 
 
 def journal_row(found: Sequence[Any]) -> contract.JournalRow:
-    """A journal row from its columns, in the order of `JOURNAL_COLUMNS`.
-
-    A damaged or hostile file can hold anything: impossible values are replaced, and quarantine the journal.
-    """
-    row = contract.JournalRow(*found)
-    typed = all(map(contains, _TYPES.values(), map(type, found)))
-    if not typed or row.kind not in records.JOURNAL_KINDS or row.status not in records.STATUSES:
-        _mend(row)
+    """A journal row from its columns, in the order of `JOURNAL_COLUMNS`."""
+    row = contract.JournalRow(*mended(found))
     row.owner = None if row.owner is None else owner_of(row.owner)
     row.revoked = bool(row.revoked)
     return row
 
 
-def _mend(row: Any) -> None:
-    columns = {name: getattr(row, name) for name in _TYPES}
-    damaged = {name: value for name, value in columns.items() if type(value) not in _TYPES[name]}
-    for name, words in (("kind", records.JOURNAL_KINDS), ("status", records.STATUSES)):
-        if columns[name] not in words:
-            damaged[name] = columns[name]
-    for name in damaged:
-        setattr(row, name, _IN_PLACE.get(name, None if name in _TEXTS else 0))
-    if row.quarantine is None:
-        name, value = next(iter(damaged.items()))
-        row.quarantine = f"its column {name} holds {value!a:.60}, which no journal has"
+def mended(found: Sequence[Any]) -> Sequence[Any]:
+    """The columns of a journal, with replacements for impossible values, which quarantine it.
+
+    A damaged or hostile file can hold anything. Further columns stay as they are.
+    """
+    typed = tuple(map(type, found[:_COLUMNS])) in _TYPED
+    if typed and found[_KIND] in records.JOURNAL_KINDS and found[_STATUS] in records.STATUSES:
+        return found
+    columns = dict(zip(_TYPES, found, strict=False))
+    damaged = [
+        name
+        for name, value in columns.items()
+        if type(value) not in _TYPES[name] or value not in _WORDS.get(name, (value,))
+    ]
+    reason = f"its column {damaged[0]} holds {columns[damaged[0]]!a:.60}, which no journal has"
+    columns |= {name: _IN_PLACE.get(name, None if name in _TEXTS else 0) for name in damaged}
+    if columns["quarantine"] is None:
+        columns["quarantine"] = reason
+    return [*columns.values(), *found[_COLUMNS:]]
 
 
 def owner_of(text: Any) -> contract.Owner:
@@ -594,7 +603,8 @@ class SqliteReader(SqliteTables):
     def journals(self, where: contract.JournalFilter, limit: int) -> list[contract.Journal]:
         sql, values = list_query(where, limit)
         rows = self.db.execute(sql, values).fetchall()
-        return [journal_row(columns).as_journal(records.metadata_in(first)) for *columns, first in rows]
+        read = records.metadata_in
+        return [contract.Journal(*_listed_of(mended(found)), metadata=read(found[-1])) for found in rows]
 
     def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
         number = self.one("SELECT id FROM blobs WHERE digest = ?", digest)

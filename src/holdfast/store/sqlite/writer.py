@@ -68,8 +68,6 @@ class StoreWriter:
         self._rows: SqliteRows | None = None
         """Of the writing connection; None without one, after a failure."""
         self._batch = 0
-        self.others = True
-        """Other processes have the store open, as of the last transaction."""
         self._checkpoint_after = min(_CHECKPOINT_FRAMES, self._limits.wal_bytes // _FRAME // 2)
         self._frames = 0
         self._checkpointed = 0
@@ -176,16 +174,16 @@ class StoreWriter:
 
     def _ring(self) -> None:
         """Touch the log, so that other processes look: the last write to it came before the commit was visible."""
-        if not self.others:
+        if not self._backend.shared:
             return
         with suppress(OSError):
             os.utime(self._log)
 
     def _begin(self, rows: SqliteRows) -> bool:
-        """Start a transaction; True if other processes have written since the last one."""
+        """Drop what others have changed since the last transaction or look; True if other processes have written."""
         foreign = rows.begin()
         if foreign:
-            self.others = rows.others()
+            self._backend.shared = rows.others()
         return foreign
 
     def _one_by_one(self, jobs: list[WriteJob], error: Exception) -> list[Answer]:

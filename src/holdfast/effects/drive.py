@@ -118,7 +118,7 @@ class Boundary:
         """Perform the next effect called `name` in the scope of the running code."""
         performer = self.performer
         place = performer.place()
-        key = place.next(check_id("effect name", name))
+        key = place.next(name)
         check_choice("effect kind", kind, EFFECT_KINDS)
         ask = performer.request(key, kind, name if target is None else target, body)
         return await performer.perform(key, ask, self._call(run), repeat, returns, place)

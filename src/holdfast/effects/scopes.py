@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from holdfast.effects.keys import branch_segment, segment
 from holdfast.errors import OrderUnknown, SuspensionSwallowed
+from holdfast.names import check_id
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -41,8 +42,9 @@ class EffectScope:
         self._branches = 0
 
     def next(self, name: str) -> str:
-        """The key of the next use of `name` in this scope."""
-        count = self._counts[name] = self._counts.get(name, 0) + 1
+        """The key of the next use of `name` in this scope; the first use checks the name."""
+        known = self._counts.get(name, 0) if type(name) is str else 0
+        count = self._counts[name if known else check_id("effect name", name)] = known + 1
         return f"{self.path}/{segment(name, count)}"
 
     def branch(self, name: str) -> EffectScope:

@@ -512,7 +512,7 @@ class ProcessContext:
 
     def _next_key(self, name: str) -> tuple[EffectScope, str]:
         place = self._performer.place()
-        key = place.next(check_id("effect name", name))
+        key = place.next(name)
         self._reached.add(key)
         return place, key
 

@@ -20,6 +20,6 @@ from holdfast.errors.store import *
 from holdfast.errors.world import *
 
 if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
-    del globals()["Fields"]
+    del globals()["ErrorFields"]
     __all__ = ["Actor"]
     __all__ += [name for name, kind in globals().items() if isinstance(kind, type) and issubclass(kind, BaseException)]

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors.base import UsageError, excerpt
-from holdfast.errors.fields import Fields
+from holdfast.errors.fields import ErrorFields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ _SHOWN: Final = frozenset((str, bytes, int, float, bool, type(None), list, tuple
 """Types that the excerpt of a value shows by itself."""
 
 
-class InvalidId(Fields, UsageError):
+class InvalidId(ErrorFields, UsageError):
     """An id that cannot name a session, key, wait or step."""
 
     what: str
@@ -28,7 +28,7 @@ class InvalidId(Fields, UsageError):
     _message = "{what} {value!e} is not valid: {reason}"
 
 
-class InvalidNumber(Fields, UsageError):
+class InvalidNumber(ErrorFields, UsageError):
     """A number out of range: a time, a size, a position or a count."""
 
     what: str
@@ -48,7 +48,7 @@ class InvalidArgument(UsageError):
         self.wanted = wanted
 
 
-class InvalidValue(Fields, UsageError):
+class InvalidValue(ErrorFields, UsageError):
     """A value that has no canonical JSON form, so it cannot be recorded."""
 
     path: str
@@ -67,7 +67,7 @@ class PayloadTooLarge(UsageError):
         self.limit = limit
 
 
-class ResultTooLarge(Fields, PayloadTooLarge):
+class ResultTooLarge(ErrorFields, PayloadTooLarge):
     """A function ran to its end, but its result is over the limit and was not recorded."""
 
     what: str
@@ -79,7 +79,7 @@ class ResultTooLarge(Fields, PayloadTooLarge):
     )
 
 
-class AgentInvalid(Fields, UsageError):
+class AgentInvalid(ErrorFields, UsageError):
     """The definition of an agent is wrong."""
 
     agent: str
@@ -87,7 +87,7 @@ class AgentInvalid(Fields, UsageError):
     _message = "the agent {agent!r} is not valid: {reason}"
 
 
-class AgentUnknown(Fields, UsageError):
+class AgentUnknown(ErrorFields, UsageError):
     """This runtime has no agent of that name."""
 
     agent: str
@@ -95,7 +95,7 @@ class AgentUnknown(Fields, UsageError):
     _message = "this runtime has no agent {agent!r}; it has: {known!l}. Pass it to open(agents=[...])"
 
 
-class AgentMissing(Fields, UsageError):
+class AgentMissing(ErrorFields, UsageError):
     """The session makes no progress: this runtime does not have its agent, and no other worker drives it."""
 
     session: str
@@ -107,7 +107,7 @@ class AgentMissing(Fields, UsageError):
     )
 
 
-class ForeignLoop(Fields, UsageError):
+class ForeignLoop(ErrorFields, UsageError):
     """A runtime was used from another event loop than the one that opened it. Nothing was begun."""
 
     _message = (
@@ -116,7 +116,7 @@ class ForeignLoop(Fields, UsageError):
     )
 
 
-class StoreInWorkspace(Fields, UsageError):
+class StoreInWorkspace(ErrorFields, UsageError):
     """The workspace of a tool contains a file of the store, so its calls could approve themselves."""
 
     agent: str
@@ -142,7 +142,7 @@ class ToolInvalid(UsageError):
         self.reason = reason
 
 
-class TurnUnknown(Fields, UsageError):
+class TurnUnknown(ErrorFields, UsageError):
     """The session has no such turn."""
 
     session: str
@@ -150,14 +150,14 @@ class TurnUnknown(Fields, UsageError):
     _message = "the session {session!r} has no turn {turn!r}"
 
 
-class TaskUnknown(Fields, UsageError):
+class TaskUnknown(ErrorFields, UsageError):
     """There is no such background task."""
 
     task: str
     _message = "there is no task {task!r}; `holdfast tasks` lists them"
 
 
-class CursorInvalid(Fields, UsageError):
+class CursorInvalid(ErrorFields, UsageError):
     """The cursor does not belong to this stream of events."""
 
     cursor: object
@@ -173,7 +173,7 @@ class ControlCancelled(UsageError):
         self.reason = reason
 
 
-class TooManyRuntimes(Fields, UsageError):
+class TooManyRuntimes(ErrorFields, UsageError):
     """One process opened the same store too often to drive it."""
 
     path: str
@@ -184,13 +184,13 @@ class TooManyRuntimes(Fields, UsageError):
     )
 
 
-class RuntimeStopped(Fields, UsageError):
+class RuntimeStopped(ErrorFields, UsageError):
     """The runtime is closed or closing and accepts nothing new."""
 
     _message = "this runtime is closed or closing; open it again"
 
 
-class RuntimeUnopened(Fields, UsageError, AttributeError):
+class RuntimeUnopened(ErrorFields, UsageError, AttributeError):
     """The result of `hf.open` was used without `async with`."""
 
     used: str
@@ -204,7 +204,7 @@ class EmptyInput(InvalidArgument):
         super().__init__("content", content, "text that is not empty, or a file")
 
 
-class InputTooLarge(Fields, UsageError):
+class InputTooLarge(ErrorFields, UsageError):
     """The input is over a limit of `Admission`. `what` is ``characters``, ``parts`` or ``bytes``."""
 
     session: str
@@ -250,7 +250,7 @@ def _moment(at: int) -> str:
         return f"{at} ms"
 
 
-class ApprovalUnknown(Fields, UsageError):
+class ApprovalUnknown(ErrorFields, UsageError):
     """No open approval has this id. Nothing was changed."""
 
     id: str
@@ -291,7 +291,7 @@ class AttachmentUnknown(UsageError):
         self.session = session
 
 
-class GateInvalid(Fields, UsageError):
+class GateInvalid(ErrorFields, UsageError):
     """`can_deliver` is not a plain function that returns True or False."""
 
     gate: object
@@ -302,7 +302,7 @@ class GateInvalid(Fields, UsageError):
     )
 
 
-class NotASession(Fields, UsageError):
+class NotASession(ErrorFields, UsageError):
     """The id is that of a background task; only sessions can be notified."""
 
     id: str
@@ -312,7 +312,7 @@ class NotASession(Fields, UsageError):
     )
 
 
-class ScopeBusy(Fields, UsageError):
+class ScopeBusy(ErrorFields, UsageError):
     """Two effects run at once in one scope, so their order would not be the same on replay."""
 
     path: str
@@ -321,7 +321,7 @@ class ScopeBusy(Fields, UsageError):
     )
 
 
-class OrderUnknown(Fields, UsageError):
+class OrderUnknown(ErrorFields, UsageError):
     """Tasks were started in an order that differs from process to process."""
 
     _message = (
@@ -330,7 +330,7 @@ class OrderUnknown(Fields, UsageError):
     )
 
 
-class SuspensionSwallowed(Fields, UsageError):
+class SuspensionSwallowed(ErrorFields, UsageError):
     """Code caught its own suspension and went on, so it was stopped for good. `name` is the code."""
 
     name: str
@@ -340,14 +340,14 @@ class SuspensionSwallowed(Fields, UsageError):
     )
 
 
-class RunEnded(Fields, UsageError):
+class RunEnded(ErrorFields, UsageError):
     """The run has ended; no more effects can be performed in it."""
 
     run: str
     _message = "the run {run!r} has ended; await all of its tasks before it does"
 
 
-class CallAbandoned(Fields, UsageError):
+class CallAbandoned(ErrorFields, UsageError):
     """A function went on after its turn, task or process was over: it ignored its cancellation."""
 
     run: str
@@ -357,7 +357,7 @@ class CallAbandoned(Fields, UsageError):
     )
 
 
-class EffectRepeated(Fields, UsageError):
+class EffectRepeated(ErrorFields, UsageError):
     """The code used one replay key twice in one drive."""
 
     key: str
@@ -375,7 +375,7 @@ class ReplayMismatch(UsageError):
         self.code = code
 
 
-class ReplayMiss(Fields, UsageError):
+class ReplayMiss(ErrorFields, UsageError):
     """A check-only replay reached an effect that was never recorded."""
 
     key: str
@@ -431,7 +431,7 @@ class PolicyMissing(UsageError):
         self.tools = tuple(tools)
 
 
-class PolicyUnwritable(Fields, UsageError):
+class PolicyUnwritable(ErrorFields, UsageError):
     """The policy contains conditions that no file can express."""
 
     rule: str
@@ -439,7 +439,7 @@ class PolicyUnwritable(Fields, UsageError):
     _message = "the rule {rule!r} can't be written to a file: {reason}"
 
 
-class PolicyUnsafe(Fields, UsageError):
+class PolicyUnsafe(ErrorFields, UsageError):
     """Other users can change the policy file, so it is not obeyed."""
 
     file: str
@@ -447,7 +447,7 @@ class PolicyUnsafe(Fields, UsageError):
     _message = "the policy {file} is not obeyed: {reason}"
 
 
-class HookTimeout(Fields, UsageError):
+class HookTimeout(ErrorFields, UsageError):
     """A hook took longer than its time limit. If it decides about a call, the call is denied."""
 
     hook: str
@@ -456,7 +456,7 @@ class HookTimeout(Fields, UsageError):
     _message = "{hook}.{where} did not end within {seconds:g} s; make it quicker, or set `timeout` (seconds) in {hook}"
 
 
-class ProcessInvalid(Fields, UsageError):
+class ProcessInvalid(ErrorFields, UsageError):
     """The function cannot be a process, or does not take these arguments."""
 
     process: str
@@ -464,7 +464,7 @@ class ProcessInvalid(Fields, UsageError):
     _message = "the process {process!r} is not valid: {reason}"
 
 
-class ProcessUnknown(Fields, UsageError):
+class ProcessUnknown(ErrorFields, UsageError):
     """There is no process with this id."""
 
     process: str
@@ -482,7 +482,7 @@ class ProcessPruned(ProcessUnknown):
     _message = "the process {process!r} ended as {status} and was pruned since; prune later where results are asked for"
 
 
-class ProcessConflict(Fields, UsageError):
+class ProcessConflict(ErrorFields, UsageError):
     """The id belongs to a process with another function or other arguments. Nothing was started."""
 
     process: str
@@ -492,7 +492,7 @@ class ProcessConflict(Fields, UsageError):
     )
 
 
-class FunctionUnknown(Fields, UsageError):
+class FunctionUnknown(ErrorFields, UsageError):
     """This runtime does not have the function of the process."""
 
     name: str
@@ -500,7 +500,7 @@ class FunctionUnknown(Fields, UsageError):
     _message = "this runtime has no process {name!r}; it has: {known!l}. Pass it to open(processes=[...])"
 
 
-class ProgramsUnavailable(Fields, UsageError):
+class ProgramsUnavailable(ErrorFields, UsageError):
     """This machine cannot run programs, so none is run. `reason` says why, `next_step` what helps."""
 
     reason: str
@@ -508,7 +508,7 @@ class ProgramsUnavailable(Fields, UsageError):
     _message = "programs can't be run here: {reason}; {next_step}, or leave code mode out"
 
 
-class ModeUnavailable(Fields, UsageError):
+class ModeUnavailable(ErrorFields, UsageError):
     """The turn began in a mode that its agent no longer supports. The turn waits as it is."""
 
     turn: str
@@ -521,7 +521,7 @@ class ModeUnavailable(Fields, UsageError):
     )
 
 
-class StubsInvalid(Fields, UsageError):
+class StubsInvalid(ErrorFields, UsageError):
     """Two tools have the same name in programs, or a tool cannot be a function there."""
 
     tool: str
@@ -529,7 +529,7 @@ class StubsInvalid(Fields, UsageError):
     _message = "the tool {tool!r} can't be a function in programs: {reason}; give it another name"
 
 
-class AnswerRefused(Fields, UsageError):
+class AnswerRefused(ErrorFields, UsageError):
     """The answer does not belong to a call of the program, or the program cannot take it."""
 
     call: str
@@ -537,14 +537,14 @@ class AnswerRefused(Fields, UsageError):
     _message = "the answer to the call {call!r} is refused: {reason}"
 
 
-class ProgramOver(Fields, UsageError):
+class ProgramOver(ErrorFields, UsageError):
     """The program has ended, was closed, or was driven out of order."""
 
     reason: str
     _message = "the program can't go on: {reason}; start it again with the recorded results"
 
 
-class ProgramDiverged(Fields, UsageError):
+class ProgramDiverged(ErrorFields, UsageError):
     """On replay the program asks for something else than its record has. Nothing new was done."""
 
     call: str
@@ -556,7 +556,7 @@ class ProgramDiverged(Fields, UsageError):
     )
 
 
-class RuleUnknown(Fields, UsageError):
+class RuleUnknown(ErrorFields, UsageError):
     """No stored rule has this number."""
 
     number: int
@@ -573,14 +573,14 @@ class SecretUnknown(UsageError):
         self.known = tuple(known)
 
 
-class SecretNameInvalid(Fields, UsageError):
+class SecretNameInvalid(ErrorFields, UsageError):
     """The name of a secret has characters that cannot replace its value in every text."""
 
     reason: str
     _message = "the name of a secret is 1 to 64 letters, digits and . _ - and begins with a letter or _: {reason}"
 
 
-class SecretTooShort(Fields, UsageError):
+class SecretTooShort(ErrorFields, UsageError):
     """The value is too short to be told from ordinary text, so it could not be kept out of records."""
 
     name: str
@@ -591,7 +591,7 @@ class SecretTooShort(Fields, UsageError):
     )
 
 
-class SecretTooCommon(Fields, UsageError):
+class SecretTooCommon(ErrorFields, UsageError):
     """The value is a word that Holdfast's own records contain."""
 
     name: str
@@ -601,7 +601,7 @@ class SecretTooCommon(Fields, UsageError):
     )
 
 
-class SecretTooLong(Fields, UsageError):
+class SecretTooLong(ErrorFields, UsageError):
     """The value is so long that searching for it would slow down every write."""
 
     name: str
@@ -613,7 +613,7 @@ class SecretTooLong(Fields, UsageError):
     )
 
 
-class SecretExposed(Fields, UsageError):
+class SecretExposed(ErrorFields, UsageError):
     """A name or key contains a secret. Names are stored as they are, so it is refused."""
 
     what: str
@@ -621,7 +621,7 @@ class SecretExposed(Fields, UsageError):
     _message = "the {what} holds the secret {name}; it would be stored as it is: use another {what}"
 
 
-class ScheduleInvalid(Fields, UsageError):
+class ScheduleInvalid(ErrorFields, UsageError):
     """The schedule of a trigger is wrong."""
 
     written: object
@@ -629,7 +629,7 @@ class ScheduleInvalid(Fields, UsageError):
     _message = "the schedule {written!e} is not valid: {reason}"
 
 
-class TemplateInvalid(Fields, UsageError):
+class TemplateInvalid(ErrorFields, UsageError):
     """A template names a field that occurrences of its trigger never have."""
 
     template: str
@@ -637,7 +637,7 @@ class TemplateInvalid(Fields, UsageError):
     _message = "the template {template!e} is not valid: {reason}; write {{{{ and }}}} for braces that stay"
 
 
-class TriggerInvalid(Fields, UsageError):
+class TriggerInvalid(ErrorFields, UsageError):
     """The definition of a trigger is wrong."""
 
     name: object
@@ -655,7 +655,7 @@ class TriggerUnknown(UsageError):
         self.known = tuple(known)
 
 
-class TriggerConflict(Fields, UsageError):
+class TriggerConflict(ErrorFields, UsageError):
     """Another definition owns a trigger of this name, or another process is changing it."""
 
     name: str
@@ -663,14 +663,14 @@ class TriggerConflict(Fields, UsageError):
     _message = "the trigger {name!r} can't be changed: {reason}"
 
 
-class TriggerDisabled(Fields, UsageError):
+class TriggerDisabled(ErrorFields, UsageError):
     """The trigger is disabled and takes nothing in."""
 
     name: str
     _message = "the trigger {name!r} is disabled; 'holdfast triggers enable {name}' lets it go on"
 
 
-class WaitUnknown(Fields, UsageError):
+class WaitUnknown(ErrorFields, UsageError):
     """The wait token is not valid.
 
     Tampered, never issued and revoked look the same on purpose: a bearer of a bad token learns nothing.
@@ -679,7 +679,7 @@ class WaitUnknown(Fields, UsageError):
     _message = "this wait is unknown or was revoked"
 
 
-class AnswerInvalid(Fields, UsageError):
+class AnswerInvalid(ErrorFields, UsageError):
     """The answer is not of the type that the tool returns. Nothing was settled: send another answer."""
 
     tool: str
@@ -721,7 +721,7 @@ class ApprovalMismatch(UsageError):
         self.actual = actual
 
 
-class KeyConflict(Fields, UsageError):
+class KeyConflict(ErrorFields, UsageError):
     """The idempotency key was used before with other content."""
 
     journal: str
@@ -729,14 +729,14 @@ class KeyConflict(Fields, UsageError):
     _message = "{journal!r} already accepted other content under the key {key!r}; a new input needs a new key"
 
 
-class JournalMissing(Fields, UsageError):
+class JournalMissing(ErrorFields, UsageError):
     """No journal has this id."""
 
     journal: str
     _message = "there is no {journal!r} in this store; name its agent to make it, or check the id"
 
 
-class StopRequested(Fields, UsageError):
+class StopRequested(ErrorFields, UsageError):
     """The session, task or process `journal` is being stopped and begins nothing more.
 
     `journal` is the session, task or process that is being stopped.
@@ -762,7 +762,7 @@ class JournalPruned(JournalMissing):
         """Whether it was begun with the very input that was offered now."""
 
 
-class JournalInUse(Fields, UsageError):
+class JournalInUse(ErrorFields, UsageError):
     """The journal cannot be pruned: it has not ended, or another one needs it."""
 
     journal: str
@@ -780,7 +780,7 @@ class JournalConflict(UsageError):
         self.asked = asked
 
 
-class ForkPointMissing(Fields, UsageError):
+class ForkPointMissing(ErrorFields, UsageError):
     """The session to fork has no record with this number."""
 
     journal: str
@@ -816,7 +816,7 @@ class ModelUnknown(UsageError):
         self.known = known
 
 
-class RecordingInvalid(Fields, UsageError):
+class RecordingInvalid(ErrorFields, UsageError):
     """The file is not a usable recording."""
 
     path: Path

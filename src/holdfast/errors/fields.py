@@ -18,12 +18,12 @@ class _Template(string.Formatter):
 
 
 class _FieldsSignature:
-    def __get__(self, _: object, kind: type[Fields]) -> Signature | None:
-        return _signature_of(kind) if kind.__init__ is Fields.__init__ else None
+    def __get__(self, _: object, kind: type[ErrorFields]) -> Signature | None:
+        return _signature_of(kind) if kind.__init__ is ErrorFields.__init__ else None
 
 
 @dataclass_transform(eq_default=False)
-class Fields:
+class ErrorFields:
     """Gives an error its constructor: the annotated fields are the arguments and the attributes.
 
     `_message` is a template of the fields. Besides the conversions of `str.format`, ``{value!e}`` is an excerpt, and
@@ -42,8 +42,8 @@ class Fields:
 
 
 @cache
-def _signature_of(kind: type[Fields]) -> Signature:
-    bases = [base for base in reversed(kind.__mro__) if issubclass(base, Fields) and "_message" in vars(base)]
+def _signature_of(kind: type[ErrorFields]) -> Signature:
+    bases = [base for base in reversed(kind.__mro__) if issubclass(base, ErrorFields) and "_message" in vars(base)]
     notes = {name: note for base in bases for name, note in get_annotations(base).items()}
     plain, empty = Parameter.POSITIONAL_OR_KEYWORD, Parameter.empty
     parameters = [

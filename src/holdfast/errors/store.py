@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors.base import StoreError
-from holdfast.errors.fields import Fields
+from holdfast.errors.fields import ErrorFields
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class StoreClosed(Fields, StoreError):
+class StoreClosed(ErrorFields, StoreError):
     """The store was closed."""
 
     _message = "this store is closed; open it again"
 
 
-class StoreBusy(Fields, StoreError):
+class StoreBusy(ErrorFields, StoreError):
     """Another process held the write lock for too long, or too much is queued."""
 
     reason: str
     _message = "the store is busy: {reason}; try again"
 
 
-class StoreFull(Fields, StoreError):
+class StoreFull(ErrorFields, StoreError):
     """The disk is full. Nothing of this write was kept; reads go on, and writes do once there is room."""
 
     detail: str
@@ -43,14 +43,14 @@ class WalPinned(StoreFull):
         self.limit = limit
 
 
-class StoreFailed(Fields, StoreError):
+class StoreFailed(ErrorFields, StoreError):
     """The write failed. Nothing of it was kept."""
 
     detail: str
     _message = "the store could not write ({detail}); nothing was written. Check the disk, then go on"
 
 
-class CommitUnknown(Fields, StoreError):
+class CommitUnknown(ErrorFields, StoreError):
     """A commit failed, and it is unknown whether it reached the disk."""
 
     detail: str
@@ -60,7 +60,7 @@ class CommitUnknown(Fields, StoreError):
     )
 
 
-class StoreRefused(Fields, StoreError):
+class StoreRefused(ErrorFields, StoreError):
     """The file was not opened and not touched."""
 
     path: Path | str
@@ -108,14 +108,14 @@ class StoreKeyWrong(StoreRefused):
         self.remedy = remedy
 
 
-class StoreReadOnly(Fields, StoreError):
+class StoreReadOnly(ErrorFields, StoreError):
     """The store is open for reading only. Nothing was changed."""
 
     path: Path | str
     _message = "{path} is open to be read, so nothing in it can be changed; hf.open() opens it to work on it"
 
 
-class StoreDamaged(Fields, StoreError):
+class StoreDamaged(ErrorFields, StoreError):
     """SQLite cannot read the file."""
 
     path: Path | str
@@ -123,21 +123,21 @@ class StoreDamaged(Fields, StoreError):
     _message = "{path} is damaged ({detail}); run 'holdfast doctor {path}' and restore from a backup"
 
 
-class BlobMissing(Fields, StoreError):
+class BlobMissing(ErrorFields, StoreError):
     """A record refers to bytes that are not in the store."""
 
     digest: str
     _message = "the attachment {digest} is not in this store; put it before the record that refers to it"
 
 
-class BlobCorrupt(Fields, StoreError):
+class BlobCorrupt(ErrorFields, StoreError):
     """Stored bytes do not match their digest."""
 
     digest: str
     _message = "the attachment {digest} does not match its digest; restore it from a backup"
 
 
-class SiblingBegun(Fields, StoreError):
+class SiblingBegun(ErrorFields, StoreError):
     """Another journal of this role was begun for the session meanwhile. Nothing was written."""
 
     journal: str
@@ -172,7 +172,7 @@ class LeaseHeld(StoreError):
         self.expires_in_ms = expires_in_ms
 
 
-class HeadConflict(Fields, StoreError):
+class HeadConflict(ErrorFields, StoreError):
     """The journal has more records than the writer expected."""
 
     journal: str
@@ -181,7 +181,7 @@ class HeadConflict(Fields, StoreError):
     _message = "{journal!r} ends at record {actual}, the writer expected {expected}; read it again"
 
 
-class JournalCorrupt(Fields, StoreError):
+class JournalCorrupt(ErrorFields, StoreError):
     """A record is damaged. Its journal is quarantined; others go on."""
 
     journal: str
@@ -193,7 +193,7 @@ class JournalCorrupt(Fields, StoreError):
     )
 
 
-class JournalQuarantined(Fields, StoreError):
+class JournalQuarantined(ErrorFields, StoreError):
     """The journal was found damaged before and makes no progress."""
 
     journal: str
@@ -201,7 +201,7 @@ class JournalQuarantined(Fields, StoreError):
     _message = "journal {journal!r} is quarantined: {reason}; restore it from a backup"
 
 
-class InboxFull(Fields, StoreError):
+class InboxFull(ErrorFields, StoreError):
     """Too many inputs wait for this journal."""
 
     journal: str
@@ -218,14 +218,14 @@ class InputTaken(StoreError):
         self.input = number
 
 
-class RecordUnreadable(Fields, StoreError):
+class RecordUnreadable(ErrorFields, StoreError):
     """A record has an unknown kind or a newer format."""
 
     reason: str
     _message = "the record can't be read: {reason}; it may come from a newer release"
 
 
-class MemoryFull(Fields, StoreError):
+class MemoryFull(ErrorFields, StoreError):
     """A scope of memory has reached its limit of entries or of bytes."""
 
     scope: str
@@ -234,7 +234,7 @@ class MemoryFull(Fields, StoreError):
     _message = "the memory of {scope!r} has room for {limit:,} {what}; remove something, or raise the limit"
 
 
-class MemoryCorrupt(Fields, StoreError):
+class MemoryCorrupt(ErrorFields, StoreError):
     """An entry of memory does not match its checksum. Others go on."""
 
     scope: str
@@ -255,14 +255,14 @@ class AttachmentsFull(StoreError):
         self.limit = limit
 
 
-class CollectionRefused(Fields, StoreError):
+class CollectionRefused(ErrorFields, StoreError):
     """Nothing was deleted: the store cannot tell which attachments are still in use."""
 
     reason: str
     _message = "nothing was collected: {reason}"
 
 
-class NotificationsFull(Fields, StoreError):
+class NotificationsFull(ErrorFields, StoreError):
     """Too many notifications wait for this journal."""
 
     journal: str
@@ -270,7 +270,7 @@ class NotificationsFull(Fields, StoreError):
     _message = "{limit:,} notifications already wait for {journal!r}; let it catch up, or raise the limit"
 
 
-class RulesFull(Fields, StoreError):
+class RulesFull(ErrorFields, StoreError):
     """Too many rules are stored for this agent."""
 
     agent: str
@@ -278,7 +278,7 @@ class RulesFull(Fields, StoreError):
     _message = "{limit:,} rules are already stored for {agent!r}; remove those that nobody needs, or raise the limit"
 
 
-class RuleCorrupt(Fields, StoreError):
+class RuleCorrupt(ErrorFields, StoreError):
     """A stored rule is damaged, so no stored rule of its agent decides anything."""
 
     number: int
@@ -289,7 +289,7 @@ class RuleCorrupt(Fields, StoreError):
     )
 
 
-class TriggersFull(Fields, StoreError):
+class TriggersFull(ErrorFields, StoreError):
     """The store has reached its limit of triggers."""
 
     limit: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors.base import WorldError
-from holdfast.errors.fields import Fields
+from holdfast.errors.fields import ErrorFields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,7 +123,7 @@ class EffectFailed(WorldError):
         self.message = message
 
 
-class EffectUnknown(Fields, WorldError):
+class EffectUnknown(ErrorFields, WorldError):
     """The effect began, its outcome was never recorded, and it was not repeated."""
 
     key: str
@@ -134,14 +134,14 @@ class EffectUnknown(Fields, WorldError):
     )
 
 
-class EffectCancelled(Fields, WorldError):
+class EffectCancelled(ErrorFields, WorldError):
     """The effect lost a race and was cancelled."""
 
     key: str
     _message = "{key} was cancelled: another member of its group was first"
 
 
-class RunFailed(Fields, WorldError):
+class RunFailed(ErrorFields, WorldError):
     """The driven code raised. Everyone who asks for its result gets the same error."""
 
     journal: str
@@ -151,7 +151,7 @@ class RunFailed(Fields, WorldError):
     _message = "{run} of {journal!r} failed: {kind}: {message}"
 
 
-class ProcessFailed(Fields, WorldError):
+class ProcessFailed(ErrorFields, WorldError):
     """The function of the process raised. Everyone who asks for its result gets the same error."""
 
     process: str
@@ -169,7 +169,7 @@ class ProcessCancelled(WorldError):
         self.reason = reason
 
 
-class ProcessAbandoned(Fields, WorldError):
+class ProcessAbandoned(ErrorFields, WorldError):
     """The process was given up: its owner is gone and no other may run it. `evidence` has the details."""
 
     process: str
@@ -190,14 +190,14 @@ class AgentTurnFailed(WorldError):
         self.message = message
 
 
-class WorkerFailed(Fields, WorldError):
+class WorkerFailed(ErrorFields, WorldError):
     """The worker for a program did not start. The program did not run."""
 
     reason: str
     _message = "the program was not run, its worker did not start: {reason}; start it again"
 
 
-class SandboxFull(Fields, WorldError):
+class SandboxFull(ErrorFields, WorldError):
     """The sandbox runs as many programs as it may. This one did not run."""
 
     limit: int
@@ -207,7 +207,7 @@ class SandboxFull(Fields, WorldError):
     )
 
 
-class SecretUnavailable(Fields, WorldError):
+class SecretUnavailable(ErrorFields, WorldError):
     """The host's function for the secret raised or returned nothing."""
 
     name: str
@@ -224,7 +224,7 @@ class HiddenError(WorldError):
         self.message = message
 
 
-class TemplateUnfilled(Fields, WorldError):
+class TemplateUnfilled(ErrorFields, WorldError):
     """The occurrence lacks a field that the template of its trigger uses."""
 
     place: str
@@ -232,14 +232,14 @@ class TemplateUnfilled(Fields, WorldError):
     _message = "the place {{{place}}} can't be filled: {reason}; change the template or what is sent"
 
 
-class WaitExpired(Fields, WorldError):
+class WaitExpired(ErrorFields, WorldError):
     """No answer came before the deadline of the wait."""
 
     name: str
     _message = "nobody answered {name!r} in time"
 
 
-class WaitEnded(Fields, WorldError):
+class WaitEnded(ErrorFields, WorldError):
     """The wait was cancelled or revoked and can no longer be answered."""
 
     name: str
@@ -247,7 +247,7 @@ class WaitEnded(Fields, WorldError):
     _message = "the wait {name!r} was {state}; nobody can answer it any more"
 
 
-class WaitFailed(Fields, WorldError):
+class WaitFailed(ErrorFields, WorldError):
     """The wait was answered with an error."""
 
     name: str
@@ -255,7 +255,7 @@ class WaitFailed(Fields, WorldError):
     _message = "there is no answer to {name!r}: {message}"
 
 
-class AnswerLate(Fields, WorldError):
+class AnswerLate(ErrorFields, WorldError):
     """The wait was answered, cancelled or expired before this answer."""
 
     state: str

@@ -23,7 +23,7 @@ from holdfast.store import attachments, inbox, memories, notifications, retentio
 from holdfast.store.attachments import AttachmentSpool
 from holdfast.store.contract import (
     WAIT_STATES,
-    Call,
+    FunctionCommand,
     Journal,
     JournalFilter,
     Lease,
@@ -143,7 +143,7 @@ class Store:
 
     def _call(self, function: Callable[[Transaction], T]) -> asyncio.Future[T]:
         """Queue a command without texts."""
-        return self._submit(Call(function))
+        return self._submit(FunctionCommand(function))
 
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
         """Read; quarantine the journal if it is corrupt."""

@@ -142,7 +142,7 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
         raise NotImplementedError
 
 
-class Call(Command[R_co], frozen=True):
+class FunctionCommand(Command[R_co], frozen=True):
     """A command without texts: a function of the transaction, which carries it out like `apply`."""
 
     function: Callable[[Transaction], R_co]

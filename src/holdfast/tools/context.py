@@ -13,7 +13,7 @@ from holdfast.effects.drive import Boundary, EffectContext
 from holdfast.effects.keys import segment
 from holdfast.effects.scopes import EffectScope, SuspensionGuard
 from holdfast.errors import Suspended, UsageError
-from holdfast.errors.fields import Fields
+from holdfast.errors.fields import ErrorFields
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT, Deferred
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     """The turn or background task for which a tool runs."""
 
 
-class RuntimeMissing(Fields, UsageError):
+class RuntimeMissing(ErrorFields, UsageError):
     """A tool that needs a runtime was called without one."""
 
     tool: str

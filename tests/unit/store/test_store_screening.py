@@ -83,7 +83,9 @@ def test_of_every_command_it_is_said_what_is_to_be_hidden() -> None:
 def test_a_queued_function_takes_no_text_into_the_store() -> None:
     found = {name: _taken_by_call(method) for name, method in inspect.getmembers(Store, inspect.isfunction)}
     assert {name: taken for name, taken in found.items() if taken is not None and name != "_call"} == CALLED
-    made = {path.name for path in STORE.rglob("*.py") if re.search(r"\bCall\(", path.read_text(encoding="utf-8"))}
+    made = {
+        path.name for path in STORE.rglob("*.py") if re.search(r"\bFunctionCommand\(", path.read_text(encoding="utf-8"))
+    }
     assert made == {"client.py", "contract.py"}
 
 

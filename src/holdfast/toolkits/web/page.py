@@ -180,7 +180,7 @@ def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
 
 
 @dataclass(slots=True)
-class _Table:
+class _HtmlTable:
     rows: list[list[str]] = field(default_factory=list[list[str]])
     in_cell: bool = False
     plain: bool = False
@@ -209,7 +209,7 @@ class _HtmlReader:
         self._loose = True
         """True if a blank line comes before the next block."""
         self._code: list[str] | None = None
-        self._tables: list[_Table] = []
+        self._tables: list[_HtmlTable] = []
         self._link: tuple[int, str | None] | None = None
         """The beginning of the open link in `_inline`, and its target."""
 
@@ -311,7 +311,7 @@ class _HtmlReader:
                 self._link = len(self._inline), None if href.lstrip().startswith("#") else _join_link(self._base, href)
             case "table":  # within a cell, it makes the outer one a layout table
                 self._leave_cells()
-                self._tables.append(_Table())
+                self._tables.append(_HtmlTable())
             case "tr" if self._tables and (not self._tables[-1].rows or self._tables[-1].rows[-1]):
                 self._tables[-1].rows.append([])
             case "td" | "th" if self._tables:
@@ -389,7 +389,7 @@ class _HtmlReader:
         if said:
             self._put(said.split("\n"))
 
-    def _show(self, table: _Table) -> None:
+    def _show(self, table: _HtmlTable) -> None:
         rows = [row for row in table.rows if any(row)]
         if not rows:
             return

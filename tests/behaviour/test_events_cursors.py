@@ -129,6 +129,18 @@ async def test_behind_the_last_event_of_a_turn_its_stream_is_over() -> None:
             assert [event async for event in turn.events(after=whole[-1].cursor)] == []
 
 
+@pytest.mark.parametrize("steer", [False, True], ids=["found by its id", "of a steering input"])
+async def test_behind_the_last_event_of_a_turn_that_must_be_looked_up_its_stream_is_over(*, steer: bool) -> None:
+    agent = _agent([text("hi")])
+    async with hf.open(None, agents=[agent]) as runtime, asyncio.timeout(PATIENCE):
+        session = runtime.session("s", agent=agent)
+        sent = await session.send("hello", steer=steer)
+        await sent.outcome()
+        turn = sent if steer else session.turn(sent.id)
+        whole = await _until(turn.events(), _ends)
+        assert [event async for event in turn.events(after=whole[-1].cursor)] == []
+
+
 async def test_behind_an_event_of_a_turn_its_stream_gives_the_rest_and_ends() -> None:
     agent = _agent([text("hi"), text("again")])
     async with hf.open(None, agents=[agent]) as runtime:

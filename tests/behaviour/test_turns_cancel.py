@@ -242,6 +242,38 @@ async def test_a_turn_of_a_closed_runtime_is_cancelled_by_the_one_that_opens_nex
         assert (states(await runtime.session("s").history()), len(asked(agent))) == (["unknown"], 1)
 
 
+async def test_a_cancel_that_another_process_accepted_before_the_intent_of_a_call_keeps_it_from_running(
+    tmp_path: Path,
+) -> None:
+    ran: list[bool] = []
+
+    @hf.tool
+    async def act() -> None:
+        """Do something that can't be undone."""
+        ran.append(True)
+
+    script = ScriptedModel([call("act"), text("Done.")])
+
+    class Meanwhile:
+        """A model during whose reply another process cancels the turn."""
+
+        name = script.name
+
+        async def stream(self, request: hf.ModelRequest) -> AsyncIterator[StreamEvent]:
+            assert await elsewhere.session("s").turn("t1").cancel("elsewhere") == "requested"
+            async for event in script.stream(request):
+                yield event
+
+    agent = hf.Agent("a", model=Meanwhile(), tools=[act], policy=[hf.allow("*")])
+    async with (
+        hf.open(tmp_path / "s.db", agents=[agent]) as runtime,
+        hf.open(tmp_path / "s.db", drive=False) as elsewhere,
+    ):
+        turn = await runtime.session("s", agent=agent).send("go")
+        outcome = await turn.outcome(timeout=SOON)
+    assert (outcome.status, outcome.message, ran) == ("cancelled", "elsewhere", [])
+
+
 # ---- once, and nothing else ------------------------------------------------------------------------------------------
 
 

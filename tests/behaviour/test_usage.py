@@ -193,8 +193,9 @@ async def test_one_run_alone_is_counted_once() -> None:
         ((), 300),
         ((Attempt("m", "stream_cut", usage=Usage(200)), Attempt("m", usage=Usage(90, cache_read=10))), 100),
         ((Attempt("m", usage=Usage(300), passes=(ModelPass(Usage(277)), ModelPass(Usage(23)))),), 23),
+        ((Attempt("m", usage=Usage(10, 5, 70, 20)),), 100),
     ],
-    ids=["no ledger", "a try that failed", "a summary"],
+    ids=["no ledger", "a try that failed", "a summary", "a cache"],
 )
 def test_how_full_the_context_is_tells_the_last_run_alone(attempts: Sequence[Attempt], tokens: int) -> None:
     assert context_tokens(ModelReply((), usage=Usage(300, 5), attempts=tuple(attempts))) == tokens

@@ -323,7 +323,7 @@ class Compactor:
         return await self._model_hooks.after(asked, reply)
 
 
-@dataclass(slots=True)
+@dataclass(repr=False, slots=True)
 class _SummaryDraft:
     text: str | None = None
     failure: str = ""

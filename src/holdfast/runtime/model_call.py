@@ -72,7 +72,7 @@ _HIDDEN_EVENTS: Final = frozenset((messages.StreamStart, messages.CallEnd))
 """Stream events that are not shown as live events."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(repr=False, eq=False, slots=True)
 class PartialReply:
     """A reply that is being streamed, with the text so far."""
 

@@ -83,7 +83,7 @@ _KINDS: Final[dict[str, contract.ErrorKind]] = {
 }
 
 
-@dataclass(eq=False)
+@dataclass(repr=False, eq=False)
 class Programs:
     """Runs the programs of one turn, and keeps their effect on the turn."""
 

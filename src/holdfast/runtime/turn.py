@@ -273,11 +273,10 @@ class Turn:
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
         changes = self._context.changes
         with changes.until_closed():
-            run, reader = self.id, self._reader()
-            if not self._begins:
-                await reader.read()
-                run = reader.run
-            if after is not None and (ended := await reader.ended_at()) is not None and cursor >= ended:
+            reader = self._reader()
+            ended = None if self._begins and after is None else await reader.ended_at()
+            run = self.id if self._begins else reader.run
+            if after is not None and ended is not None and cursor >= ended:
                 return
             buffer = None  # of the drive of the turn: by the end of the turn it may be over
             async for event in follow_session(changes, self.session, cursor):

@@ -169,6 +169,11 @@ def test_a_clipped_result_promises_no_tool_that_is_not_there() -> None:
 
 def test_the_name_of_a_result_leads_to_its_place_in_the_journal() -> None:
     assert place_of("t1.2/3") == ("t1", 2, 3)
+    thread = big_results()
+    message = apply(thread, planned(thread, "t1.i1", reader="read_result")).messages[2]
+    assert isinstance(message, ToolMessage)
+    name = message.results[0].content.partition('(id="')[2].partition('"')[0]
+    assert place_of(name) == ("t1", 2, 1)
 
 
 @every("id", ["", "ab12", "t1.2", "t1/2", "t1.2/", "t1.x/1", "t0.2/1", "t1.2/0", "t1.2/1/2", "t1.²/1"])

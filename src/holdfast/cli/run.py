@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def _open_log(store: Path) -> Generator[int]:
     except OSError as error:
         reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise CallInvalid(f"{problem}: {reason}; remove it") from error
-    with open(log, "wb", buffering=0):  # noqa: PTH123  it is open already
+    with os.fdopen(log, "wb", buffering=0):
         if not stat.S_ISREG(os.fstat(log).st_mode):
             raise CallInvalid(f"{problem}: it is no plain file; remove it")
         yield log
@@ -561,14 +562,16 @@ class SelfStartedTurns:
         """The record before the start of each turn."""
         self._ended: set[str] = set()
         self._seen: set[str] = set()
-        self._pending: list[str] = []
+        self._pending: deque[str] = deque()
 
     async def show(self, screen: Screen) -> FollowResult | None:
         """Print the next turn; None if none is pending."""
         await self._read()
-        turn = next((turn for turn in self._pending if turn not in self._seen), None)
-        if turn is None:
+        while self._pending and self._pending[0] in self._seen:
+            self._pending.popleft()
+        if not self._pending:
             return None
+        turn = self._pending.popleft()
         if turn not in self._ended:
             return await self.follow(screen, turn, self._starts[turn], turn)
         await self._remark_reason(screen, turn)

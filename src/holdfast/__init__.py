@@ -7,6 +7,7 @@ errors, `hf.messages` all parts of a conversation, `hf.tools` the toolkits.
 from __future__ import annotations
 
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ _NAMES = {
 }
 """The names that each module offers here."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_loading = RLock()  # threads that begin to load modules at different ends would wait for each other
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 if not TYPE_CHECKING:  # type checkers see only the imports above
 
@@ -187,7 +189,8 @@ if not TYPE_CHECKING:  # type checkers see only the imports above
         if home is None:
             message = f"module 'holdfast' has no attribute {name!r}"
             raise AttributeError(message)
-        value = getattr(import_module(home), name)
+        with _loading:
+            value = getattr(import_module(home), name)
         globals()[name] = value
         return value
 

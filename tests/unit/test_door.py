@@ -30,7 +30,7 @@ def test_type_checkers_and_python_find_each_name_in_the_same_module() -> None:
     shown = {
         name.name: node.module
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module not in {"__future__", "importlib", "typing"}
+        if isinstance(node, ast.ImportFrom) and node.module not in {"__future__", "importlib", "threading", "typing"}
         for name in node.names
     }
     homes = vars(holdfast)["_HOMES"]
@@ -61,6 +61,37 @@ def test_the_names_of_a_first_program_load_no_runtime_and_no_dependency_but_msgs
     use = "hf.Agent, hf.open, hf.tool, hf.model, hf.process"
     code = f"import sys, holdfast as hf; {use}; print(*{late} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+_USE_BY_THREADS = """
+import random, sys, threading
+import holdfast as hf
+
+start, problems = threading.Barrier(12), []
+
+def use(names):
+    start.wait()
+    for name in names:
+        try:
+            getattr(hf, name)
+        except BaseException as error:
+            problems.append(f"{name}: {error!r}")
+
+chance = random.Random(int(sys.argv[1]))
+threads = [threading.Thread(target=use, args=[chance.sample(hf.__all__, 40)]) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(*problems)
+"""
+
+
+@every("seed", range(1, 5))
+def test_threads_that_first_use_the_names_at_once_all_get_them(seed: int) -> None:
+    command = [sys.executable, "-c", _USE_BY_THREADS, str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == ""
 
 

@@ -1,7 +1,7 @@
 """Scopes: the branches of driven code.
 
-Each task of driven code is a branch, a scope of its own, named when the task is
-created. So two branches that do the same thing never get each other's result.
+Each task of driven code is a branch, a scope of its own, named when the task is created. So two branches that do the
+same thing never get each other's result.
 """
 
 from __future__ import annotations

@@ -167,12 +167,9 @@ async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> 
     await store.open_journal("bad", "session", "clerk")
     await store.quarantine("bad", "a test")
     async with unchanged(store):
-        await refusal(
-            errors.JournalConflict,
-            store.accept_into("a", "process", "clerk", 2, key="new"),
-            store.accept_into("a", "session", "cook", 2, key="new"),
-            store.accept_into("a", "session", None, 1, key="k"),
-        )
+        await refusal(errors.JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
+        await refusal(errors.JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
+        await refusal(errors.JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
         await refusal(errors.JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
 
 

@@ -157,8 +157,9 @@ async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(store: 
 
 
 async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(store: StoreA) -> None:
+    await store.open_journal("b")
     for content in ("hello", "again"):
-        await store.accept_into("b", "session", None, content)
+        await store.accept("b", content)
     assert await store.wakes(["a", "b", "ghost"]) == {"a": 0, "b": 2}
 
 

@@ -220,8 +220,8 @@ async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(s
         assert await store.open_journal("a", "session", agent) == line
         assert (await store.accept_into("a", "session", agent, agent, key=agent)).fresh
     for agent in ("waiter", None):
-        opened, accepted = store.open_journal("a", "session", agent), store.accept_into("a", "session", agent, 1)
-        await refusal(JournalConflict, opened, accepted)
+        await refusal(JournalConflict, store.open_journal("a", "session", agent))
+        await refusal(JournalConflict, store.accept_into("a", "session", agent, 1))
     await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
 
 

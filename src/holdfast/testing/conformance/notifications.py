@@ -96,8 +96,9 @@ async def a_notification_for_a_missing_quarantined_or_full_journal_is_refused(st
 async def a_notification_over_its_limits_is_refused(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         large = "é" * (store.limits.notification_bytes // 2) + "x"
+        await refusal(errors.PayloadTooLarge, store.notify("a", kind="task", title="x", body=large))
         appended = store.append(lease, [step("x")], head=1, notify=[Notify("a", "task", "x", large)])
-        await refusal(errors.PayloadTooLarge, store.notify("a", kind="task", title="x", body=large), appended)
+        await refusal(errors.PayloadTooLarge, appended)
         await refusal(errors.InvalidNumber, store.notify("a", kind="task", title="x", due=10, expires=10))
 
 
@@ -318,9 +319,13 @@ async def _turn(
     """Run a turn begun by this input, with an optional end; returns its run."""
     run = f"t{receipt.input}"
     admitted = Admitted(at=1, input=receipt.input, key=receipt.key, run=run)
-    await append_here(store, lease, *([] if unstarted else [Started(at=1, run=run)]), admitted)
+    if unstarted:
+        assert status is not None
+        await append_here(store, lease, admitted, Ended(at=2, run=run, status=status, unstarted=True))
+        return run
+    await append_here(store, lease, Started(at=1, run=run), admitted)
     if status is not None:
-        await append_here(store, lease, Ended(at=2, run=run, status=status, unstarted=unstarted))
+        await append_here(store, lease, Ended(at=2, run=run, status=status))
     return run
 
 
@@ -476,7 +481,8 @@ async def an_input_without_a_turn_acknowledges_its_notifications(store: Store, l
 
 
 async def a_turn_settles_only_its_own_notifications(store: Store, lease: Lease) -> None:
-    first, second = [await _carried(store, lease, (await _notify(store, title)).id) for title in ("one", "two")]
+    notices = [await _notify(store, title) for title in ("one", "two")]
+    first, second = [await _carried(store, lease, notice.id) for notice in notices]
     run = await _turn(store, lease, first, None)
     steered = Admitted(at=1, input=second.input, key=second.key, run=run)
     await append_here(store, lease, Ended(at=2, run="another", status="cancelled", unstarted=True))

@@ -174,17 +174,23 @@ async def _memory(store: Store, scope: str) -> object:
 
 
 async def refusal(kind: type[E], *attempts: Awaitable[object], **fields: object) -> E:
-    """The error of this kind and with these fields that each attempt ends with; any other end fails the case."""
+    """The error of this kind and with these fields that each attempt ends with; any other end fails the case.
+
+    An append, a claim, a release and `accept_into` are under way before this is called: those that must not share a
+    commit are attempted in calls of their own.
+    """
     refused: list[E] = []
     for number, attempt in enumerate(attempts, 1):
         try:
             answer = await attempt
         except kind as error:
             refused.append(error)
+            found = {name: getattr(error, name) for name in fields}
+            if found != fields:
+                message = f"attempt {number}: {fields} were expected in {error!r}, not {found}"
+                raise AssertionError(message) from error
         else:
             raise AssertionError(f"attempt {number} should have been refused with {kind.__name__}, not {answer!r}")
-        found = {name: getattr(refused[-1], name) for name in fields}
-        assert found == fields, f"attempt {number}: {fields} were expected in {refused[-1]!r}, not {found}"
     return refused[-1]
 
 
@@ -305,6 +311,5 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "spent": lambda store, _: store.spent("clerk"),
 }
 """Every call that takes none."""
-_NEEDS_LEASE: Final = "append renew release deliver_notifications trim_journal empty_inputs remove_waits"
-STALE: Final = [ON_A_JOURNAL[name] for name in _NEEDS_LEASE.split()]
+STALE: Final = ("append", "renew", "release", "deliver_notifications", "trim_journal", "empty_inputs", "remove_waits")
 """The calls that need a lease that is still theirs."""

@@ -258,7 +258,7 @@ class HttpExchange:
                 chunk = content.read_nowait()
             else:
                 if self._quick >= QUICK_PIECES:
-                    await self._pause()
+                    await asyncio.sleep(READ_PAUSE)  # a quick stream: several pieces cost little more than one
                 self._waiting_since = self._loop.time()
                 chunk = await content.readany()
                 self._waiting_since = None
@@ -274,18 +274,6 @@ class HttpExchange:
             self._allowed = self._timeouts.idle  # from now on, between two pieces
             return chunk
         raise failure
-
-    async def _pause(self) -> None:
-        """Let pieces of a quick stream gather in the socket: many cost little more than one."""
-        connection = None if self._raw is None else self._raw.connection
-        transport = None if connection is None else connection.transport
-        if transport is None:  # the whole body is here
-            return
-        transport.pause_reading()
-        try:
-            await asyncio.sleep(READ_PAUSE)
-        finally:
-            transport.resume_reading()
 
     def close(self) -> None:
         self._watch.remove(self)

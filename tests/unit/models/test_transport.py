@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 
 class Body:
-    """A body of a response that comes piece by piece, as the HTTP client offers it; also its connection."""
+    """A body of a response that comes piece by piece, as the HTTP client offers it."""
 
     def __init__(self, gaps: Sequence[float]) -> None:
         self.total_bytes = 0
-        self.is_paused = False
         self._here = bytearray()
         self._left = len(gaps)
         self._news = asyncio.Event()
@@ -31,16 +30,6 @@ class Body:
             self.total_bytes += 1
             self._left -= 1
             self._news.set()
-
-    @property
-    def transport(self) -> Body:
-        return self
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
 
     def is_eof(self) -> bool:
         return not self._left
@@ -62,7 +51,7 @@ class Response:
     closed = False
 
     def __init__(self, body: Body) -> None:
-        self.content = self.connection = body
+        self.content = body
         self.headers = {}
 
     def close(self) -> None:
@@ -74,11 +63,9 @@ def read(*gaps: float) -> tuple[list[bytes], float]:
 
     async def reading(loop: SimulatedLoop) -> tuple[list[bytes], float]:
         exchange = HttpExchange(loop, TimeoutWatch(loop), "http://127.0.0.1/", Timeouts())
-        body = Body(gaps)
-        exchange.begin_response(cast("Any", Response(body)))
+        exchange.begin_response(cast("Any", Response(Body(gaps))))
         pieces = [piece async for piece in exchange.chunks()]
         taken = loop.time()
-        assert not body.is_paused
         exchange.close()
         return pieces, taken
 
@@ -106,24 +93,3 @@ def test_a_body_of_a_few_pieces_is_read_without_a_pause() -> None:
     pieces, taken = read(0.001, 0.001, 0.001)
     assert sum(map(len, pieces)) == 3
     assert taken < 0.004
-
-
-def test_a_reader_that_is_cancelled_in_a_pause_lets_the_connection_go_on() -> None:
-    async def cancelling(loop: SimulatedLoop) -> bool:
-        exchange = HttpExchange(loop, TimeoutWatch(loop), "http://127.0.0.1/", Timeouts())
-        body = Body([0.001] * 50)
-        exchange.begin_response(cast("Any", Response(body)))
-
-        async def take() -> None:
-            async for _ in exchange.chunks():
-                pass
-
-        task = asyncio.create_task(take())
-        while not body.is_paused:
-            await asyncio.sleep(0.0005)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        exchange.close()
-        return body.is_paused
-
-    assert simulate(1, cancelling) is False

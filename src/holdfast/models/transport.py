@@ -140,12 +140,6 @@ def shared_transport() -> AiohttpTransport:
 CLIENT_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError, ValueError, ModelError)
 """Raised by aiohttp when the network or the address is at fault."""
 _FOREVER: Final = float("inf")
-QUICK_PIECES: Final = 2
-"""Pieces of a response that may follow each other quickly before the reader pauses."""
-READ_PAUSE: Final = 0.008
-"""Pause before each further piece of a quick stream in seconds, half a frame of a screen: the pieces of that time are
-read together.
-"""
 
 
 class TimeoutWatch:
@@ -191,8 +185,8 @@ class HttpExchange:
     """One request and its response, with its timeouts."""
 
     __slots__ = (
-        *("_allowed", "_cancelling", "_content", "_deadline", "_is_late", "_last_read", "_loop", "_quick", "_raw"),
-        *("_read", "_task", "_timeouts", "_url", "_waiting_since", "_watch", "headers", "status"),
+        *("_allowed", "_cancelling", "_content", "_deadline", "_is_late", "_loop", "_raw", "_read", "_task"),
+        *("_timeouts", "_url", "_waiting_since", "_watch", "headers", "status"),
     )
 
     status: int
@@ -210,9 +204,6 @@ class HttpExchange:
         self._waiting_since: float | None = now
         """Start of the current wait; None while the reader does not wait."""
         self._read = 0
-        self._last_read = -_FOREVER
-        self._quick = 0
-        """Number of pieces that followed each other quickly."""
         self._is_late = False
         self._task = asyncio.current_task()
         self._cancelling = 0 if self._task is None else self._task.cancelling()
@@ -257,14 +248,9 @@ class HttpExchange:
             if content.is_eof():
                 chunk = content.read_nowait()
             else:
-                if self._quick >= QUICK_PIECES:
-                    await asyncio.sleep(READ_PAUSE)  # a quick stream: several pieces cost little more than one
                 self._waiting_since = self._loop.time()
                 chunk = await content.readany()
                 self._waiting_since = None
-                now = self._loop.time()
-                self._quick = self._quick + 1 if now - self._last_read < 2 * READ_PAUSE else 0
-                self._last_read = now
         except CLIENT_ERRORS as error:
             failure = _to_model_error(error, self._url)
         else:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, FAILED, Answer, argument, flag, option, require_store
+from holdfast.cli.options import DEFAULT_STORE, FAILED, Printer, argument, flag, option, require_store
 from holdfast.cli.output import ProgressLine, printable, stderr, stdout
 from holdfast.clock import wall_time
 from holdfast.errors import HoldfastError
@@ -53,7 +53,7 @@ def doctor(
             stderr().line(f"doctor: {printable(str(error))}")
         return FAILED
     progress.clear()
-    Answer(as_json=as_json).print(health, lambda _: map(printable, _lines(health)))
+    Printer(as_json=as_json).print(health, lambda _: map(printable, _lines(health)))
     return 0 if health.healthy else FAILED
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from holdfast import messages
-from holdfast.cli.options import FAILED, Answer, CommandGroup, argument, option
+from holdfast.cli.options import FAILED, CommandGroup, Printer, argument, option
 from holdfast.cli.output import Columns, Terminal, one_line, table, table_of
 from holdfast.cli.profiles import profile_prices
 from holdfast.errors import ModelError, StreamCut, UsageError
@@ -40,7 +40,7 @@ class ProviderLine(msgspec.Struct, frozen=True):
 
 
 @models.listing()
-def list_models(answer: Answer) -> None:
+def list_models(printer: Printer) -> None:
     """List the known providers, their dialects, and whether their keys are set; never a key itself.
 
     A model is named 'provider:model'. Any other endpoint that speaks one of the dialects can be used with base_url=.
@@ -59,7 +59,7 @@ def list_models(answer: Answer) -> None:
             out, lines, columns, lambda key: out.paint(key, "green" if key in found else "dim"), painted=("KEY",)
         )
 
-    answer.print(lines, table_lines)
+    printer.print(lines, table_lines)
 
 
 def _provider_line(name: str, known: KnownEndpoint) -> ProviderLine:
@@ -142,7 +142,7 @@ class ProbeAnswer(NamedTuple):
 
 @models.command("test")
 async def probe(
-    answer: Answer,
+    printer: Printer,
     name: Annotated[str, argument("NAME", "provider:model")],
     *,
     prompt: Annotated[str, option("TEXT", "The prompt for the text answer.")] = _PROMPT,
@@ -156,7 +156,7 @@ async def probe(
     if isinstance(asked, HttpModel):
         asked.retry = Retry(attempts=1)  # report the first failure
     report = await _probe(asked, prompt)
-    answer.print(report, lambda out: _report_lines(out, report))
+    printer.print(report, lambda out: _report_lines(out, report))
     return 0 if report.ok else FAILED
 
 

@@ -46,7 +46,7 @@ class CommandGroup(typer.Typer):
     """Commands that are declared once, by the function that has the options and does the work.
 
     It may be a coroutine function. It returns the exit code; None is 0. The decorators return it unchanged. The fields
-    of a parameter of the type `Shell` or `Answer` are options of the command.
+    of a parameter of the type `Shell` or `Printer` are options of the command.
     """
 
     def __init__(self, **settings: Any) -> None:  # those of typer
@@ -69,7 +69,7 @@ class CommandGroup(typer.Typer):
 def _declare(register: Callable[[Callable[..., None]], object], function: Function, *, alone: bool = False) -> Function:
     signature = inspect.signature(function, eval_str=True)
     parameters = list(signature.parameters.values())
-    bundle = next((each for each in parameters if each.annotation in {Answer, Shell}), None)
+    bundle = next((each for each in parameters if each.annotation in {Printer, Shell}), None)
     fields = {} if bundle is None else dict(inspect.signature(bundle.annotation, eval_str=True).parameters)
 
     @wraps(function)
@@ -240,8 +240,8 @@ DryRun: TypeAlias = Annotated[bool, flag("Only print what would be deleted.", "-
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """The form of the answer of a command, which prints it."""
+class Printer:
+    """Prints the answer of a command, as text or as JSON."""
 
     as_json: Json = False
 
@@ -268,8 +268,8 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shell(Answer):
-    """The store of a command, and the form of its answer."""
+class Shell(Printer):
+    """The store of a command, and the printer of its answer."""
 
     store: Store = DEFAULT_STORE
 

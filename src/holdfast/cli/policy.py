@@ -35,7 +35,7 @@ PolicyOption: TypeAlias = Annotated[
 
 @policy.command()
 def check(
-    answer: options.Answer,
+    printer: options.Printer,
     agent: options.AgentName,
     call: Annotated[str, argument("CALL", "A tool and its arguments: 'refund {\"cents\": 900}'.")],
     *,
@@ -58,7 +58,7 @@ def check(
     decision = decide(_policy_of(loaded, file), subject, Taint("untrusted" in kinds, "private" in kinds))
     args = dict(subject.args)
     report = {"tool": tool, "args": args, "decision": decision}
-    answer.print(report, lambda out: _decision_lines(out, f"{tool} {json_text(args)}", decision))
+    printer.print(report, lambda out: _decision_lines(out, f"{tool} {json_text(args)}", decision))
     exits: dict[Verdict, int] = {"allow": 0, "ask": options.WAITING, "deny": DENIED}
     return exits[decision.verdict]
 
@@ -121,7 +121,7 @@ class PolicyListing(msgspec.Struct, frozen=True):
 
 
 @policy.command()
-def show(answer: options.Answer, agent: options.AgentName, *, file: PolicyOption = None) -> None:
+def show(printer: options.Printer, agent: options.AgentName, *, file: PolicyOption = None) -> None:
     """List the rules of an agent in the order in which they are tried, and the tools that each is about.
 
     Closer rules go first, and of equally close ones the strictest that holds decides. Constraints come after the rules.
@@ -131,7 +131,7 @@ def show(answer: options.Answer, agent: options.AgentName, *, file: PolicyOption
     subjects = [prepare(loaded).subject(tool, {}) for tool in loaded.tools]
     lines = () if found is None else tuple(map(_rule_line, tried(found, subjects)))
     listing = PolicyListing(loaded.name, found is not None, found is None or found.taint, lines)
-    answer.print(listing, lambda out: _listing_lines(out, listing))
+    printer.print(listing, lambda out: _listing_lines(out, listing))
 
 
 def _rule_line(found: ListedRule) -> RuleLine:

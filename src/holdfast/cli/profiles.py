@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 import typer
 
-from holdfast.cli.options import Answer, CallInvalid, CommandGroup, argument, flag
+from holdfast.cli.options import CallInvalid, CommandGroup, Printer, argument, flag
 from holdfast.cli.output import one_line, printable, stderr, stdout
 from holdfast.errors import HoldfastError
 from holdfast.profiles import (
@@ -46,7 +46,7 @@ class ProfileLine(msgspec.Struct, frozen=True):
 
 
 @profiles.listing()
-def list_profiles(answer: Answer) -> None:
+def list_profiles(printer: Printer) -> None:
     """List the profiles: named sets of defaults for the other commands, used as 'holdfast --profile NAME ...'.
 
     An option goes before the environment, the environment before the profile.
@@ -67,17 +67,17 @@ def list_profiles(answer: Answer) -> None:
         ),
     }
     nothing = "no profiles ('holdfast profiles set NAME field=value' makes one)"
-    answer.print_table(lines, columns, nothing=nothing)
+    printer.print_table(lines, columns, nothing=nothing)
 
 
 @profiles.command()
-def show(answer: Answer, context: typer.Context, name: SomeNameArgument = None) -> None:
+def show(printer: Printer, context: typer.Context, name: SomeNameArgument = None) -> None:
     """Show one profile, by default the one in use. It holds no secrets, only references to them."""
     meant = _active_name(context.find_root().params.get("profile")) if name is None else name
     if meant is None:
         raise CallInvalid("no profile is in use: name one")
     found = _profiles().get(meant)
-    if answer.as_json:
+    if printer.as_json:
         stdout().line(msgspec.json.encode(found, order="sorted").decode())
     else:
         stdout().lines(map(printable, _assignments(msgspec.to_builtins(found))))

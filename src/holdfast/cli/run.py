@@ -95,7 +95,7 @@ async def run(
                     turn = await handle.send(text, key=key, steer=steer, deadline=deadline)
                 pid = _start_detached(store, id, log)
             report = {"session": id, "turn": turn.id, "pid": pid}
-            options.Answer(as_json=output is not Format.text).print(report, f"{id}/{turn.id}")
+            options.Printer(as_json=output is not Format.text).print(report, f"{id}/{turn.id}")
             if err.live:
                 watch = hint(store, "logs", "-f", id)
                 err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))

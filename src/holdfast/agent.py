@@ -12,33 +12,30 @@ import msgspec
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument, UsageError
-from holdfast.messages import ModelRequest, OutputSpec, Settings
+from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolResult, ToolSpec
 from holdfast.models import Model, model
 from holdfast.models.registry import check_model_name
 from holdfast.names import check_id
 from holdfast.policy.admission import Admission
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import Budget, Limits
-from holdfast.policy.rules import CLEAN, Policy, check_agent, decide, milliseconds
+from holdfast.policy.rules import CLEAN, Decision, Policy, PolicyPart, Subject, Taint, check_agent, decide, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
 from holdfast.tools.definition import Toolset, flatten_tools, subject_of
+from holdfast.tools.definition import ToolSource as GivenTools
 from holdfast.turns.compaction.budget import Compaction, text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
 from holdfast.turns.keys import record_name
 from holdfast.turns.results import is_background
-from holdfast.turns.state import Rules
+from holdfast.turns.state import Rules, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
     from os import PathLike
 
-    from holdfast.messages import ToolResult, ToolSpec
-    from holdfast.policy.rules import Decision, PolicyPart, Subject, Taint
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
-    from holdfast.tools.definition import ToolSource as GivenTools
-    from holdfast.turns.state import Thread
 
 
 _FENCE: Final = re.compile(r"\A\s*```(?:json)?\s(.*?)```\s*\Z", re.DOTALL | re.IGNORECASE)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,7 +19,6 @@ from holdfast.clock import wall_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-    from typing import TextIO
 
 T = TypeVar("T")
 Columns: TypeAlias = "Mapping[str, Callable[[T], str]]"

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from holdfast.cli.options import CallInvalid, CommandGroup, Printer, argument, flag
-from holdfast.cli.output import one_line, printable, stderr, stdout
+from holdfast.cli.output import Columns, one_line, printable, stderr, stdout
 from holdfast.errors import HoldfastError
 from holdfast.profiles import (
     FIELDS,
@@ -27,7 +27,6 @@ from holdfast.profiles import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.cli.output import Columns
     from holdfast.models.prices import Price
 
 NameArgument: TypeAlias = Annotated[str, argument("NAME", "The profile.")]

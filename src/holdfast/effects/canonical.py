@@ -11,7 +11,7 @@ import hashlib
 import math
 import sys
 import types
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -28,8 +28,6 @@ from holdfast.errors import InvalidArgument, InvalidValue
 from holdfast.records import ErrorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pydantic import TypeAdapter
 
 

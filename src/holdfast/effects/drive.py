@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, error_info, return_type
-from holdfast.effects.performer import LeasedJournal, Performer, RecordedJournal, read_history
-from holdfast.effects.replay import Repeat, diverge
+from holdfast.effects.performer import Call, JournalLedger, LeasedJournal, Performer, RecordedJournal, read_history
+from holdfast.effects.replay import Drift, Repeat, diverge
 from holdfast.effects.scopes import GuardedCoroutine, current_scope, install_task_factory
 from holdfast.errors import (
     BlobMissing,
@@ -29,18 +29,13 @@ from holdfast.errors import (
 )
 from holdfast.names import check_choice, check_id, check_int
 from holdfast.policy.limits import LEASE_MS
-from holdfast.records import EFFECT_KINDS, EffectKind, Ended, Started
+from holdfast.records import EFFECT_KINDS, EffectKind, Ended, JournalKind, Started
 from holdfast.secrets.logs import safe_cause
-from holdfast.store.client import MIN_LEASE_MS
+from holdfast.store.client import MIN_LEASE_MS, Store
 from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-
-    from holdfast.effects.performer import Call, JournalLedger
-    from holdfast.effects.replay import Drift
-    from holdfast.records import JournalKind
-    from holdfast.store.client import Store
 
 
 T = TypeVar("T")

@@ -82,7 +82,7 @@ from holdfast.records import (
     Unknown,
 )
 from holdfast.secrets.logs import safe_cause
-from holdfast.store.contract import blob_digest
+from holdfast.store.contract import Head, Lease, blob_digest
 from holdfast.store.spending import DAY_MS, Spend, day_of, spend_of_append
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ if TYPE_CHECKING:
 
     from holdfast.store import Notify
     from holdfast.store.client import Store
-    from holdfast.store.contract import Head, Lease
     from holdfast.turns.state import Stopwatch
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.effects.canonical import canonical, digest_of_bytes, shown_key
 from holdfast.effects.keys import branch_segment, scope_of, segment
-from holdfast.errors import EffectRepeated, Halted, InvariantBroken, ReplayMismatch, ReplayMiss
+from holdfast.errors import EffectRepeated, Halted, HoldfastError, InvariantBroken, ReplayMismatch, ReplayMiss
 from holdfast.records import (
     ABSENT,
     Cancelled,
@@ -30,8 +30,6 @@ from holdfast.records import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from holdfast.errors import HoldfastError
 
 
 MAX_PATHS: Final = 8

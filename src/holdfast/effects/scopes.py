@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import inspect
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from holdfast.effects.keys import branch_segment, segment
@@ -18,8 +18,6 @@ from holdfast.errors import OrderUnknown, SuspensionSwallowed
 from holdfast.names import check_id
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from holdfast.effects.performer import Performer
 
 

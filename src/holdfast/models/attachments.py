@@ -10,13 +10,12 @@ import msgspec
 
 from holdfast.errors import ModelError
 from holdfast.media import FILES_DEPTH
-from holdfast.messages import Attachment
+from holdfast.messages import Attachment, ToolResult
 from holdfast.models.json_values import as_dict, clip_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.messages import ToolResult
 
 EMPTY_FILE: Final = "(empty file)"
 """Replaces the text of an empty file."""

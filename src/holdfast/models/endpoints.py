@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.dialect import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 DIALECTS: Final = ("anthropic", "responses", "chat", "google")
 _OWN_AUTH: Final = {"anthropic": "x-api-key", "google": "x-goog-api-key"}

@@ -23,19 +23,16 @@ from holdfast.eventloop import PerLoop
 from holdfast.models import credentials
 from holdfast.models import retry as retries
 from holdfast.models.contract import ModelParameters, flatten_batches, respond
-from holdfast.models.dialect import NO_STREAM, IdentityCache
+from holdfast.models.dialect import NO_STREAM, Dialect, Endpoint, Frame, IdentityCache, ResponseReader, WireRequest
 from holdfast.models.endpoints import check_headers
 from holdfast.models.errors import classify_error
 from holdfast.models.json_values import clip_text
 from holdfast.models.limits import CallGate, CallLimits, shared_gate
 from holdfast.models.sse import ArraySplitter, SseDecoder
-from holdfast.models.transport import Timeouts, shared_transport
+from holdfast.models.transport import HttpResponse, Timeouts, Transport, shared_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-
-    from holdfast.models.dialect import Dialect, Endpoint, Frame, ResponseReader, WireRequest
-    from holdfast.models.transport import HttpResponse, Transport
 
 
 MAX_RESPONSE: Final = 256 * 1024 * 1024

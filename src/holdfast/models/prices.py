@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.messages import total_usage
+from holdfast.messages import ModelReply, Usage, total_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo, TieredPrices
-
-    from holdfast.messages import ModelReply, Usage
 
 
 _SAME_NAME: Final = (

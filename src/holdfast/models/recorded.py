@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, RecordingDiffers, RecordingEnded, RecordingInvalid
 from holdfast.models import redaction, registry
-from holdfast.models.contract import respond
+from holdfast.models.contract import Model, respond
 from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.http import HttpModel
 from holdfast.models.json_values import as_dict
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from holdfast.messages import ModelReply, ModelRequest, StreamEvent
-    from holdfast.models.contract import Model
     from holdfast.models.dialect import Endpoint
     from holdfast.models.transport import HttpResponse, Timeouts, Transport
 

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.models.json_values import as_dict, as_list
-from holdfast.secrets.forms import make_finder, secret_forms, secret_marker
+from holdfast.secrets.forms import SecretFinder, SecretForms, make_finder, secret_forms, secret_marker
 from holdfast.secrets.redactor import active_redactors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from holdfast.secrets.forms import SecretFinder, SecretForms
 
 
 REDACTED: Final = "REDACTED"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -12,8 +12,6 @@ from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.contract import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from holdfast.models.credentials import ApiKey, Headers, TokenProvider
     from holdfast.models.dialect import Dialect
     from holdfast.models.limits import CallLimits

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import InvalidNumber, ModelError
-from holdfast.messages import Attempt
+from holdfast.messages import Attempt, Usage
 from holdfast.models.json_values import as_text, clip_text
 from holdfast.names import check_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from holdfast.messages import Usage
 
 
 FINAL_KINDS: Final = frozenset(

@@ -7,18 +7,14 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.policy.paths import real_path, why_outside
 from holdfast.policy.rules import Policy, PolicyPart, Within, allow, ask, deny, within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 MAX_FILE: Final = 1_000_000
 """Longest policy file, in bytes."""

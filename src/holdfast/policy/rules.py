@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -40,7 +40,6 @@ from holdfast.records import InputTaint
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
 
     from holdfast.toolkits.web.urls import HostRule, Url
 

@@ -15,7 +15,7 @@ import inspect
 import secrets as chance
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
@@ -32,8 +32,8 @@ from holdfast.policy.hooks import HookTurn
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
 from holdfast.processes.lists import ProcessLine
-from holdfast.processes.state import TERMINAL_STATUSES, Registration
-from holdfast.records import Cancelled, Cause, Done, ErrorInfo, Failed, Intended
+from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, Registration
+from holdfast.records import Cancelled, Cause, Done, EffectKind, EffectRequest, ErrorInfo, Failed, Intended, Outcome
 from holdfast.runtime.deferrals import DEFERRAL_KIND
 from holdfast.runtime.hooks import HookRunner
 from holdfast.runtime.model_call import COMPLETE as MODEL_CALL_NAME
@@ -46,15 +46,12 @@ from holdfast.turns.keys import DEFERRAL, input_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
-    from datetime import timedelta
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.models import Model
     from holdfast.processes.definition import AnyProcess
     from holdfast.processes.service import Processes
-    from holdfast.processes.state import ProcessState
-    from holdfast.records import EffectKind, EffectRequest, Outcome
     from holdfast.runtime.context import RuntimeContext
     from holdfast.secrets.sources import SecretAccess
     from holdfast.store import Store

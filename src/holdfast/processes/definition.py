@@ -24,7 +24,7 @@ from holdfast.errors import InvalidValue
 from holdfast.errors.caller import ProcessInvalid
 from holdfast.names import check_choice, check_id, check_name
 from holdfast.processes.state import OnParentEnd, Recovery
-from holdfast.tools.definition import parse_retry
+from holdfast.tools.definition import ToolRetryPolicy, parse_retry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from holdfast.processes.context import ProcessContext
-    from holdfast.tools.definition import ToolRetryPolicy
 
 
 P = ParamSpec("P")

@@ -26,7 +26,7 @@ from holdfast.processes.context import ProcessContext, ProcessWaits, StoreWait, 
 from holdfast.processes.lists import CANCEL_KEY, read_process
 from holdfast.records import ABSENT, Admitted, Cancelled, Cause, Ended, ErrorInfo, Parked, Resumed, Started, Unknown
 from holdfast.runtime.drive import JournalDrive
-from holdfast.store import Notify
+from holdfast.store import Notification, Notify
 from holdfast.turns.conversation import TRIGGERED
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from holdfast.processes.state import ProcessState, Registration
     from holdfast.records import Blob, EndStatus, Record
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store import Notification
     from holdfast.store.contract import Head, Input, Lease
 
 

@@ -22,11 +22,11 @@ from holdfast.processes import keys, lists
 from holdfast.processes.context import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive
-from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration
+from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, TaskCall
 from holdfast.processes.tasks import TaskDrive
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
-from holdfast.store.contract import Journal
+from holdfast.store.contract import Journal, JournalPreview, Receipt, Settlement, Work
 from holdfast.tools.results import shorten
 from holdfast.turns.keys import turn_id
 
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
     from datetime import timedelta
 
-    from holdfast.processes.state import TaskCall
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Spend
-    from holdfast.store.contract import JournalPreview, Receipt, Settlement, Work
 
 
 Requested = Literal["requested", "already_requested", "too_late"]

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from holdfast import errors
-from holdfast.agent import narrow_agent
+from holdfast.agent import Agent, narrow_agent
 from holdfast.crashpoints import crash_point
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.messages import Text
@@ -28,23 +28,19 @@ from holdfast.processes.context import AwaitedTurn
 from holdfast.processes.lists import DAMAGE
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
-from holdfast.runtime.turn import TurnReader
+from holdfast.runtime.turn import TurnOutcome, TurnReader
 from holdfast.store.inbox import STOP_KEY, stop_key
-from holdfast.toolkits.agents import SUB_AGENT_WAIT, SubAgentRefused, SubAgentTurn
+from holdfast.toolkits.agents import SUB_AGENT_WAIT, SubAgentRefused, SubAgentRequest, SubAgentTurn
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
-from holdfast.turns.conversation import UsageTotal, UserInput, decode_input
+from holdfast.turns.conversation import Conversation, UsageTotal, UserInput, decode_input
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from holdfast.agent import Agent
     from holdfast.records import InputTaint
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.runtime.turn import TurnOutcome
     from holdfast.store.contract import Journal
-    from holdfast.toolkits.agents import SubAgentRequest
-    from holdfast.turns.conversation import Conversation
     from holdfast.turns.machine import Ending
 
 

@@ -17,7 +17,7 @@ import msgspec
 from holdfast import errors, records
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import printable
-from holdfast.effects.performer import Performer, idempotency_key
+from holdfast.effects.performer import LeasedJournal, Performer, idempotency_key
 from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, fold_history
 from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
@@ -32,7 +32,7 @@ from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.tool_call import AuthorizedCall, PreparedCall, bind
-from holdfast.runtime.tool_execution import ToolExecutor
+from holdfast.runtime.tool_execution import SpillableCall, ToolExecutor
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
@@ -44,10 +44,8 @@ from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.effects.performer import LeasedJournal
     from holdfast.processes.service import Requested
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store.contract import Journal, Lease
     from holdfast.tools.definition import AnyTool
 

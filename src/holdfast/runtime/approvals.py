@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.agent import prepare
+from holdfast.agent import Agent, prepare
 from holdfast.effects.canonical import check as check_json
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument
 from holdfast.names import check_id
@@ -29,7 +29,6 @@ from holdfast.tools.definition import Complaint
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from holdfast.agent import Agent
     from holdfast.store import Store
     from holdfast.store.contract import Wait
 

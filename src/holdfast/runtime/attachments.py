@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
-from collections.abc import AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,8 +17,6 @@ from holdfast.policy.rules import milliseconds
 from holdfast.store.attachments import CHUNK, AttachmentSpool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from holdfast.store import Collected, Store, StoredAttachment
 
 

@@ -17,7 +17,7 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
 from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError, PayloadTooLarge
-from holdfast.messages import ToolResult
+from holdfast.messages import ToolCall, ToolResult
 from holdfast.policy.approvals import (
     EXPIRES_MS,
     KIND,
@@ -30,11 +30,11 @@ from holdfast.policy.approvals import (
     refusal_text,
 )
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
-from holdfast.policy.rules import Decision, decide
+from holdfast.policy.rules import Decision, Subject, Taint, decide
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
-from holdfast.runtime.hooks import hook_call
+from holdfast.runtime.hooks import HookRunner, hook_call
 from holdfast.runtime.taint import mark_written, writer_of
-from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, authorized
+from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, PreparedCall, RunningCall, authorized
 from holdfast.tools.definition import Complaint, subject_of
 from holdfast.tools.results import error_for_complaint
 from holdfast.turns import keys
@@ -45,12 +45,8 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import ToolCall
-    from holdfast.policy.rules import Subject, Taint
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.runtime.tool_call import PreparedCall, RunningCall
     from holdfast.store.contract import Wait
 
 

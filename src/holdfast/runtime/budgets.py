@@ -23,12 +23,12 @@ from holdfast.policy.limits import (
     use_of_calls,
 )
 from holdfast.processes.keys import is_process_key
-from holdfast.records import TASK_RUN, Done, Opened, Outcome
-from holdfast.store.spending import DAY_MS, NO_SPEND, Spend, day_of, model_spend
+from holdfast.records import TASK_RUN, Blob, Done, Opened, Outcome, Record
+from holdfast.store.spending import DAY_MS, NO_SPEND, ReadBlob, Spend, day_of, model_spend
 from holdfast.turns import keys
-from holdfast.turns.compaction.plan import decode_compaction, is_compaction
+from holdfast.turns.compaction.plan import RecordedCompaction, decode_compaction, is_compaction
 from holdfast.turns.results import is_paid
-from holdfast.turns.state import CallModel, RunTools
+from holdfast.turns.state import CallModel, Effect, RunTools, TurnState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,13 +36,9 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.policy.limits import OutOf
-    from holdfast.records import Blob, Record
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.store import Store
-    from holdfast.store.spending import ReadBlob
-    from holdfast.turns.compaction.plan import RecordedCompaction
     from holdfast.turns.conversation import OpenTurn
-    from holdfast.turns.state import Effect, TurnState
 
 
 _CALL_SPEND = Spend(tool_calls=1)

@@ -20,11 +20,11 @@ from zlib import crc32
 import msgspec
 
 from holdfast import events, records
-from holdfast.clock import wall_clock
+from holdfast.clock import Clock, wall_clock
 from holdfast.errors import CursorInvalid, JournalMissing, StoreClosed
 from holdfast.eventloop import spawn
 from holdfast.messages import Text, ToolCall, UserMessage, decode_reply, message_of_reply
-from holdfast.processes.state import task_status
+from holdfast.processes.state import ProcessState, task_status
 from holdfast.runtime.session_records import fetch_value
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import decode_compaction, is_compaction
@@ -35,9 +35,7 @@ from holdfast.turns.results import result_of, skipped_result
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, Iterator
 
-    from holdfast.clock import Clock
     from holdfast.effects.performer import LeasedJournal
-    from holdfast.processes.state import ProcessState
     from holdfast.store import Store
     from holdfast.turns.keys import EffectKey
     from holdfast.turns.machine import Ending

@@ -15,19 +15,19 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import events, messages
-from holdfast.agent import prepare
+from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes, printable
 from holdfast.errors import InvariantBroken, ModelError
+from holdfast.models import Model, respond
 from holdfast.models import model as named
-from holdfast.models import respond
 from holdfast.policy.hooks import HookRequest
-from holdfast.records import Cancelled, Cause, Done, EffectRequest
+from holdfast.records import Cancelled, Cause, Done, EffectRequest, Record
 from holdfast.runtime.budgets import compaction_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
 from holdfast.turns.compaction import plan
-from holdfast.turns.compaction.budget import ESTIMATOR, Careful, ContextBudget, Gauge
+from holdfast.turns.compaction.budget import ESTIMATOR, Careful, ContextBudget, Counter, Gauge, Why
 from holdfast.turns.compaction.summary import Refused, accept_summary, chunks, prior_of, repair_request, summary_request
 from holdfast.turns.machine import added
 from holdfast.turns.results import paid_for, paid_tries
@@ -35,13 +35,9 @@ from holdfast.turns.results import paid_for, paid_tries
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.agent import Agent
     from holdfast.effects.replay import RecordedEffect
-    from holdfast.models import Model
-    from holdfast.records import Record
     from holdfast.runtime.model_call import ModelHooks
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.turns.compaction.budget import Counter, Why
     from holdfast.turns.conversation import OpenTurn
     from holdfast.turns.state import Thread
 

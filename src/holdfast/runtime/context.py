@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Halted, Suspended
 from holdfast.messages import Message, ModelReply
 from holdfast.policy.approvals import Approved, Denied, Question
-from holdfast.policy.hooks import ToolDecision
+from holdfast.policy.hooks import Hooks, ToolDecision
 from holdfast.policy.limits import MISSING_TOOL_MS, OutOf
 from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
 from holdfast.secrets.forms import schema_words
-from holdfast.secrets.sources import SecretAccess, make_secrets
+from holdfast.secrets.sources import SecretAccess, SecretsInput, make_secrets
 from holdfast.store.paths import memory_folder
 from holdfast.triggers.definition import TriggerCommand
 from holdfast.triggers.state import TriggerState
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.memory import Memory, Mirror
     from holdfast.models.prices import Price
-    from holdfast.policy.hooks import Hooks
     from holdfast.processes.service import Processes
     from holdfast.processes.sub_agents import SubAgents
     from holdfast.processes.tasks import Tasks
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.programs import Sandboxes
     from holdfast.runtime.session import Sessions
     from holdfast.runtime.session_driver import Turnstile
-    from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Store
 
 

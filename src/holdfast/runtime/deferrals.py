@@ -20,10 +20,10 @@ from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, Journal
 from holdfast.errors.caller import TriggerInvalid
 from holdfast.names import check_string, is_task_id
 from holdfast.policy.rules import milliseconds
-from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended
+from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Record
 from holdfast.runtime.reconciliation import is_reconciliation_answer, is_reconciliation_wait
-from holdfast.runtime.waits import DeferralSuspended, answer_payload, failure_reason, wait_name
-from holdfast.tools.definition import NO_DEFAULT, Deferred
+from holdfast.runtime.waits import DeferralSuspended, JournalWaits, answer_payload, failure_reason, wait_name
+from holdfast.tools.definition import NO_DEFAULT, AnyTool, Deferred
 from holdfast.triggers.definition import TargetName
 from holdfast.turns.keys import DEFERRAL, RETURNED
 
@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.records import Record
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.tool_call import RunningCall
-    from holdfast.runtime.waits import JournalWaits
     from holdfast.store import Store
     from holdfast.store.contract import Wait
-    from holdfast.tools.definition import AnyTool
 
 
 DEFERRAL_KIND: Final = "deferral"

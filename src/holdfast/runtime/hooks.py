@@ -18,7 +18,7 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, HookTimeout
 from holdfast.eventloop import cancel_and_wait, spawn
-from holdfast.messages import Text
+from holdfast.messages import ModelReply, Text, ToolResult
 from holdfast.policy.hooks import HOOKS, Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import describe_error
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.effects.performer import Performer
-    from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.turns.machine import Ending

@@ -17,52 +17,43 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from holdfast import errors, events, messages
-from holdfast.agent import Output, prepare
+from holdfast.agent import Agent, Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
-from holdfast.effects.drive import drive, replay
-from holdfast.effects.replay import Repeat
+from holdfast.effects.drive import Boundary, drive, replay
+from holdfast.effects.replay import Drift, Repeat
 from holdfast.effects.replay import UseRecorded as Recorded
 from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
-from holdfast.models.prices import context_window, reply_cost
+from holdfast.models.prices import Price, context_window, reply_cost
 from holdfast.names import check_id, check_string
-from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
+from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
 from holdfast.processes.keys import FIRST_RUN
-from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
+from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
 from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record
 from holdfast.runtime.compaction import Compactor
-from holdfast.runtime.context import is_control_flow
+from holdfast.runtime.context import RuntimeContext, is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
-from holdfast.store.spending import model_spend
+from holdfast.store.spending import Spend, model_spend
 from holdfast.turns.compaction.plan import MARK as COMPACTED
 from holdfast.turns.environment import INLINE
 from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
 from holdfast.turns.results import MARK as PAID
 from holdfast.turns.results import paid_for, paid_tries
-from holdfast.turns.state import Compacted, ModelCallFailed, Replied, UsedUp
+from holdfast.turns.state import CallModel, Compacted, ModelCallFailed, Replied, Thread, UsedUp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from holdfast.agent import Agent
-    from holdfast.effects.drive import Boundary
     from holdfast.effects.performer import Performer
-    from holdfast.effects.replay import Drift
     from holdfast.effects.scopes import EffectScope
-    from holdfast.models.prices import Price
-    from holdfast.policy.hooks import RequestKind
     from holdfast.policy.limits import OutOf
-    from holdfast.records import Outcome, Record
-    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.secrets.redactor import StreamRedactor
-    from holdfast.store.spending import Spend
     from holdfast.turns.compaction.budget import ContextBudget
     from holdfast.turns.conversation import OpenTurn
-    from holdfast.turns.state import CallModel, Thread
 
     BudgetCheck = Callable[[messages.Usage, float | None], Awaitable[OutOf | None]]
     _HookKind: TypeAlias = RequestKind | Literal["compaction"]

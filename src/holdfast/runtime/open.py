@@ -5,7 +5,7 @@ This module is quick to import: the runtime itself is loaded when one is opened.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, NoReturn, ParamSpec
 
@@ -14,7 +14,6 @@ from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOO
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
     from pathlib import Path
     from types import TracebackType

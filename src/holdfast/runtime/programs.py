@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.agent import prepare
+from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json
 from holdfast.effects.replay import MAX_ASK_BODY, Perform, Repeat
@@ -21,10 +21,10 @@ from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, Sto
 from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
 from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.eventloop import spawn
-from holdfast.messages import ToolCall
+from holdfast.messages import ToolCall, ToolResult
 from holdfast.policy.approvals import MARK
-from holdfast.policy.limits import NOTHING, Consumption, use_of_calls
-from holdfast.policy.rules import CLEAN
+from holdfast.policy.limits import NOTHING, Consumption, OutOf, use_of_calls
+from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime import reconciliation
 from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
@@ -41,11 +41,7 @@ from holdfast.turns.state import Results
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
-    from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import ToolResult
-    from holdfast.policy.limits import OutOf
-    from holdfast.policy.rules import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner, ToolCallState

@@ -16,10 +16,10 @@ from holdfast.effects.canonical import digest_of_bytes, encode_value
 from holdfast.effects.scopes import current_scope
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK
-from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
+from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Unknown
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.context import CallContext
-from holdfast.tools.definition import NotDone
+from holdfast.tools.definition import AnyTool, Bound, NotDone
 from holdfast.turns import keys
 from holdfast.turns.keys import DEFERRAL
 from holdfast.turns.programs import STOPPED
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import RecordedEffect, RunHistory
-    from holdfast.records import Outcome
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
-    from holdfast.tools.definition import AnyTool, Bound
 
 
 RECONCILE_PREFIX: Final = "%reconcile-"

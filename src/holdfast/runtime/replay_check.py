@@ -10,29 +10,26 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.agent import agent_in_mode, prepare, team_of
+from holdfast.agent import Agent, agent_in_mode, prepare, team_of
 from holdfast.effects.performer import RecordedJournal
 from holdfast.effects.replay import Divergence, diverge
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
-from holdfast.runtime.session_records import read_conversation, read_records, read_requests
+from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_records, read_requests
 from holdfast.runtime.tool_call import TurnHandedOver, TurnParked
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.waits import JournalWaits
 from holdfast.turns import keys
-from holdfast.turns.conversation import Conversation, ending_of_record
+from holdfast.turns.conversation import Conversation, OpenTurn, ending_of_record
 from holdfast.turns.environment import Environment, environment_changes
 from holdfast.turns.machine import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.agent import Agent
     from holdfast.messages import ModelReply
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.runtime.session_records import RecordedRequest
     from holdfast.store import Store
-    from holdfast.turns.conversation import OpenTurn
 
 
 Verdict = Literal["ok", "drift", "divergence"]

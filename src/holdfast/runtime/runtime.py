@@ -21,16 +21,16 @@ from holdfast.agent import Agent, prepare, team_of
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.eventloop import PerLoop, spawn
-from holdfast.models import prices
+from holdfast.models import Model, prices
 from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
-from holdfast.policy.hooks import check_hooks
+from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MISSING_TOOL_MS, TICK
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.service import Processes
+from holdfast.processes.service import Process, Processes, Signalled
 from holdfast.processes.sub_agents import SubAgents
-from holdfast.processes.tasks import Tasks
+from holdfast.processes.tasks import RecoveredTask, Tasks
 from holdfast.runtime import session_driver
-from holdfast.runtime.approvals import Approvals
+from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
@@ -39,14 +39,14 @@ from holdfast.runtime.deferrals import check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.session import Sessions
+from holdfast.runtime.session import Session, Sessions
 from holdfast.runtime.session_records import RecordedRequest, read_requests
-from holdfast.runtime.subscriptions import Emitted, Subscription, emit
+from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
 from holdfast.store.client import MIN_LEASE_MS, Store
 from holdfast.store.paths import FOLDER, real_places
-from holdfast.triggers.service import Triggers
+from holdfast.triggers.service import Delivery, EventReceipt, Trigger, Triggers
 from holdfast.turns.conversation import deadline_wait
 from holdfast.turns.programs import is_pause
 
@@ -57,24 +57,16 @@ if TYPE_CHECKING:
 
     from holdfast.events import Event
     from holdfast.memory import Memory
-    from holdfast.models import Model
     from holdfast.models.prices import Price
-    from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcess
-    from holdfast.processes.service import Process, Signalled
-    from holdfast.processes.tasks import RecoveredTask
     from holdfast.records import Status
-    from holdfast.runtime.approvals import Approval
     from holdfast.runtime.drive import JournalDrive
-    from holdfast.runtime.session import Session
-    from holdfast.runtime.subscriptions import Control, EmitRequest
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification
     from holdfast.store.contract import Journal, Settlement, Wait, Work
     from holdfast.store.inbox import RefusedInput
     from holdfast.triggers.definition import Source, TriggerOptions
-    from holdfast.triggers.service import Delivery, EventReceipt, Trigger
 
 
 _retention_log: Final = logging.getLogger("holdfast.retention")

@@ -18,16 +18,17 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_int, check_text, is_session_id
+from holdfast.policy.admission import Admission as Terms
 from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import StuckProcess
-from holdfast.records import InputTaint, Opened, metadata_of
+from holdfast.records import InputTaint, Opened, Status, metadata_of
 from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.changes import follow_session, session_cursor
+from holdfast.runtime.changes import Expectation, follow_session, session_cursor
 from holdfast.runtime.session_driver import SessionDrive
 from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests
-from holdfast.runtime.turn import Turn
+from holdfast.runtime.turn import CancelStatus, Turn
 from holdfast.store.inbox import AdmissionWindow, stop_key
 from holdfast.turns import keys
 from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
@@ -39,11 +40,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.events import Event
-    from holdfast.policy.admission import Admission as Terms
-    from holdfast.records import Status
-    from holdfast.runtime.changes import Expectation
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.runtime.turn import CancelStatus
     from holdfast.store.contract import Receipt
     from holdfast.turns.conversation import Source
 

@@ -18,29 +18,29 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.agent import prepare
+from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, error_info
 from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgument, JournalCorrupt, RuleCorrupt
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
-from holdfast.messages import Text, UserMessage
+from holdfast.messages import ModelReply, Text, UserMessage
 from holdfast.models.prices import reply_cost
 from holdfast.names import is_task_id
 from holdfast.policy.approvals import is_allowed_by_stored
-from holdfast.policy.rules import milliseconds
+from holdfast.policy.rules import Subject, milliseconds
 from holdfast.processes.sub_agents import agent_under_mandate
 from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
-from holdfast.runtime.context import RuntimeClosing
+from holdfast.runtime.context import RuntimeClosing, RuntimeContext
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session_records import read_further, read_session
 from holdfast.runtime.taint import taint_of_notices
-from holdfast.runtime.tool_call import TurnHandedOver, TurnParked
+from holdfast.runtime.tool_call import AuthorizedCall, TurnHandedOver, TurnParked
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.waits import JournalWaits
-from holdfast.store.contract import Input
+from holdfast.store.contract import Input, Lease
 from holdfast.turns import keys
 from holdfast.turns.conversation import CancelRequest, OpenTurn, UserInput, deadline_wait, decode_input, input_blobs
 from holdfast.turns.machine import Ending
@@ -50,17 +50,11 @@ from holdfast.turns.results import stop_reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from holdfast.agent import Agent
     from holdfast.events import LiveEvent
-    from holdfast.messages import ModelReply
     from holdfast.policy.limits import Mandate
-    from holdfast.policy.rules import Subject
-    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.hooks import HookRunner
-    from holdfast.runtime.tool_call import AuthorizedCall
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store import Notification
-    from holdfast.store.contract import Lease
     from holdfast.turns.conversation import Conversation
 
 

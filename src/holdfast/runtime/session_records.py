@@ -10,7 +10,7 @@ import msgspec
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
 from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachment_digests
-from holdfast.records import DECODE_ERRORS, Admitted, Cancelled, Done, Failed, Opened
+from holdfast.records import DECODE_ERRORS, Admitted, Cancelled, Done, EffectRequest, Failed, Opened, Outcome, Record
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import decode_asked, decode_compaction, is_compaction
 from holdfast.turns.conversation import Conversation
@@ -20,7 +20,6 @@ from holdfast.turns.programs import is_finish, is_kept
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.records import EffectRequest, Outcome, Record
     from holdfast.store import Input, Notification, Store
     from holdfast.store.contract import Journal, Lease
 

@@ -8,29 +8,25 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.agent import prepare
+from holdfast.agent import Agent, prepare
 from holdfast.errors import HoldfastError, MemoryFull
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.limits import taint_under
 from holdfast.policy.paths import paths_in, real_path
-from holdfast.policy.rules import CLEAN, Taint
+from holdfast.policy.rules import CLEAN, Subject, Taint
 from holdfast.processes.keys import process_journal
 from holdfast.processes.lists import read_process
-from holdfast.records import Done, Failed, InputTaint
+from holdfast.records import Done, Failed, InputTaint, Record
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store.memories import TAINTED_FILES
-from holdfast.turns.conversation import answer_taint
+from holdfast.turns.conversation import Conversation, answer_taint
 from holdfast.turns.keys import DEFERRAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.agent import Agent
-    from holdfast.policy.rules import Subject
     from holdfast.processes.state import ProcessState
-    from holdfast.records import Record
     from holdfast.store import Notification, Store
-    from holdfast.turns.conversation import Conversation
 
 
 MAX_SESSIONS: Final = 20

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from holdfast import events
-from holdfast.agent import prepare
+from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Decision, Perform, PerformAgain, Repeat, SettleAsUnknown, UseRecorded
 from holdfast.errors import Suspended
 from holdfast.eventloop import call_on_first_wait, spawn
-from holdfast.policy.approvals import MARK
+from holdfast.policy.approvals import MARK, Question
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.state import background_answer
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Handed, Unknown
@@ -43,33 +43,28 @@ from holdfast.runtime.reconciliation import (
     unknown_program_calls,
     was_suspended,
 )
-from holdfast.runtime.tool_execution import ToolExecutor
+from holdfast.runtime.tool_execution import SpillableCall, ToolExecutor
 from holdfast.runtime.waits import DeferralSuspended
 from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
 from holdfast.tools.definition import AnyTool, Bound, Complaint
 from holdfast.tools.results import error_for_complaint, error_for_malformed_call, error_for_unknown_tool
 from holdfast.turns import keys
-from holdfast.turns.conversation import answer_taint
+from holdfast.turns.conversation import OpenTurn, answer_taint
 from holdfast.turns.programs import PROGRAM
 from holdfast.turns.results import result_of
-from holdfast.turns.state import Results
+from holdfast.turns.state import Results, RunTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
-    from holdfast.policy.approvals import Question
     from holdfast.records import InputTaint, Outcome, Record
     from holdfast.runtime.authorization import Authorizer
     from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.tools.context import CallHost
-    from holdfast.turns.conversation import OpenTurn
-    from holdfast.turns.state import RunTools
 
 
 # ---- the states ----

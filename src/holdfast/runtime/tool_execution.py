@@ -26,12 +26,12 @@ from holdfast.errors import (
 from holdfast.eventloop import cancel_and_wait
 from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
-from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
+from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Unknown
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler
 from holdfast.tools import functions
 from holdfast.tools.context import CallContext
-from holdfast.tools.definition import Deferred
+from holdfast.tools.definition import AnyTool, Bound, Deferred, ToolRetryPolicy
 from holdfast.tools.functions import CallProcesses
 from holdfast.tools.results import (
     MAX_TEXT,
@@ -52,11 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 
     from holdfast.effects.performer import Performer
-    from holdfast.records import Outcome
     from holdfast.runtime.deferrals import DeferralReply, Deferrals
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
-    from holdfast.tools.definition import AnyTool, Bound, ToolRetryPolicy
 
     Began = Callable[[PreparedCall], None]
     Spill = Callable[["SpillableCall", float], Awaitable[Outcome | None]]

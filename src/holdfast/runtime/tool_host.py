@@ -5,7 +5,7 @@ Tasks, reminders, memory, attachments and stored results of the session of the c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import StoreError, TaskUnknown
@@ -15,19 +15,17 @@ from holdfast.records import Done
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.session_records import read_records
 from holdfast.turns import keys
-from holdfast.turns.compaction.plan import place_of
+from holdfast.turns.compaction.plan import Place, place_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
     from pathlib import Path
-    from typing import Literal
 
     from holdfast.memory import Memory
     from holdfast.processes.state import ProcessState
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification
     from holdfast.store.contract import Journal
-    from holdfast.turns.compaction.plan import Place
 
 
 class ToolHost:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 import msgspec
 
-from holdfast.agent import parse_answer, prepare
+from holdfast.agent import Agent, parse_answer, prepare
 from holdfast.errors import JournalMissing, TurnUnknown
-from holdfast.events import TERMINAL, InputAccepted
+from holdfast.events import TERMINAL, Event, InputAccepted
 from holdfast.messages import Usage
 from holdfast.names import check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.records import Admitted, Ended, EndStatus
-from holdfast.runtime.changes import Cursor, TurnEnded, follow_session, session_cursor
+from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_page
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from datetime import timedelta
 
-    from holdfast.agent import Agent
-    from holdfast.events import Event
-    from holdfast.runtime.changes import Expectation
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Store
 

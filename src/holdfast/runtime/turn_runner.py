@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast import events
-from holdfast.agent import agent_in_mode, narrow_agent, prepare
+from holdfast.agent import Agent, agent_in_mode, narrow_agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, digest_of_bytes
-from holdfast.effects.performer import Performer
+from holdfast.effects.performer import JournalLedger, Performer
 from holdfast.effects.replay import Repeat, UseRecorded, diverge, fold_history
 from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
 from holdfast.policy.hooks import HookTurn
-from holdfast.policy.limits import ONE_STEP, limits_under_mandate, taint_under
+from holdfast.policy.limits import ONE_STEP, Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
-from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
+from holdfast.records import Cause, Done, EffectRequest, Ended, Parked, Record
 from holdfast.runtime.authorization import Authorizer
 from holdfast.runtime.budgets import SharedBudgets, spend_of_records
 from holdfast.runtime.changes import call_name
@@ -33,19 +33,14 @@ from holdfast.tools.results import RESULT_READER
 from holdfast.turns import keys
 from holdfast.turns.conversation import CheckpointOutcome, OpenTurn, decode_checkpoint
 from holdfast.turns.machine import Ending, added, answer_of, go_on, paid, poll, respond, start, used_up, with_last_step
-from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, RunTools
+from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, Response, Results, RunTools, TurnState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from holdfast.agent import Agent
-    from holdfast.effects.performer import JournalLedger
     from holdfast.messages import Usage, UserMessage
-    from holdfast.policy.limits import Consumption, OutOf
-    from holdfast.records import Record
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_host import ToolHost
-    from holdfast.turns.state import Response, Results, TurnState
 
 
 TURN_START_SUFFIX: Final = "/%begun"

@@ -17,14 +17,13 @@ from holdfast.effects.replay import Perform, Repeat, UseRecorded
 from holdfast.errors import InvalidArgument, Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
-from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended
+from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
     from holdfast.effects.performer import Performer
-    from holdfast.records import Outcome
     from holdfast.store import Store
     from holdfast.store.contract import Wait
 

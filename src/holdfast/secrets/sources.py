@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from holdfast.errors import HoldfastError, InvalidArgument, SecretUnavailable, SecretUnknown, UsageError
 from holdfast.secrets.redactor import Redactor, check_secret_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from holdfast.profiles import SecretReference
 
 

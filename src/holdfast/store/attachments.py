@@ -13,14 +13,13 @@ from msgspec.structs import replace
 
 from holdfast.errors import AttachmentsFull, InvalidArgument, PayloadTooLarge, StoreClosed, StoreFull
 from holdfast.media import SAMPLE_BYTES, FileSample
-from holdfast.store.contract import Command, blob_digest
+from holdfast.store.contract import Command, Reader, StoreLimits, blob_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from holdfast.secrets.redactor import Redactor
-    from holdfast.store.contract import Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
 

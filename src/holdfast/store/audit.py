@@ -14,14 +14,13 @@ from holdfast.store.attachments import audit_attachments
 from holdfast.store.memories import audit_memories
 from holdfast.store.notifications import audit_notifications
 from holdfast.store.retention import audit_tombstones
-from holdfast.store.spending import SpendingAudit, audit_spending
+from holdfast.store.spending import SpendingAudit, SpendOf, audit_spending
 from holdfast.store.waits import audit_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from holdfast.store.contract import JournalRow, RawRecord, Reader
-    from holdfast.store.spending import SpendOf
 
 
 T = TypeVar("T")

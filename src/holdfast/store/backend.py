@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, UsageError
-from holdfast.store.contract import StoreLimits
+from holdfast.store.contract import Command, Owner, Reader, StoreLimits
 from holdfast.store.lease import current_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from holdfast.clock import Clock
-    from holdfast.store.contract import Command, Owner, Reader
 
 
 T = TypeVar("T")

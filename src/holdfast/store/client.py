@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
@@ -20,53 +20,45 @@ from holdfast.policy.limits import LEASE_MS
 from holdfast.records import JOURNAL_KINDS, STATUSES, Admitted, Blob, Done, Ended, Handed, Opened
 from holdfast.secrets.redactor import Redactor
 from holdfast.store import attachments, inbox, memories, notifications, retention, spending, transaction, waits
-from holdfast.store.attachments import AttachmentSpool
+from holdfast.store.attachments import AttachmentSpool, StoredAttachment
 from holdfast.store.contract import (
     WAIT_STATES,
+    Command,
+    Entry,
+    FeedEntry,
     FunctionCommand,
+    Head,
+    Input,
     Journal,
     JournalFilter,
+    JournalPreview,
     Lease,
     Owner,
+    Reader,
+    Receipt,
+    Settlement,
+    StoreLimits,
     Wait,
+    WaitState,
+    Work,
     blob_digest,
     input_digest,
 )
 from holdfast.store.lease import is_gone
-from holdfast.store.memories import MemoryPage
-from holdfast.store.notifications import Notification, Notify
-from holdfast.store.retention import Collected
-from holdfast.store.spending import DailySpend
+from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryPage, MemoryScope
+from holdfast.store.notifications import Notification, NotificationState, Notify, SettledByHand
+from holdfast.store.retention import Collected, Purged, Tombstone
+from holdfast.store.spending import DailySpend, Spend, SpendOf
 from holdfast.store.waits import AddRule, StoredRule
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
-    from holdfast.store.attachments import StoredAttachment
     from holdfast.store.backend import Backend
-    from holdfast.store.contract import (
-        Command,
-        Entry,
-        FeedEntry,
-        Head,
-        Input,
-        JournalPreview,
-        Reader,
-        Receipt,
-        Settlement,
-        StoreLimits,
-        WaitState,
-        Work,
-    )
     from holdfast.store.inbox import AdmissionWindow, RefusedInput
-    from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
-    from holdfast.store.notifications import NotificationState, SettledByHand
-    from holdfast.store.retention import Purged, Tombstone
-    from holdfast.store.spending import Spend, SpendOf
     from holdfast.store.transaction import Transaction
 
 

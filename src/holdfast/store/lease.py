@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final, Self
 from holdfast.clock import boot_id
 from holdfast.errors import Fenced, HoldfastError, StoreError
 from holdfast.eventloop import spawn
-from holdfast.store.contract import Owner
+from holdfast.store.contract import Lease, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from holdfast.store.client import Store
-    from holdfast.store.contract import Lease
 
 
 _RENEWALS_PER_TERM: Final = 3

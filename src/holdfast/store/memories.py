@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 
 from holdfast.errors import MemoryConflict, MemoryFull
-from holdfast.store.contract import Command
+from holdfast.store.contract import Command, Reader, StoreLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.store.contract import Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
 

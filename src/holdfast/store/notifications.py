@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import errors
 from holdfast.names import MAX_INT, check_id, check_int, check_string, check_text
-from holdfast.store.contract import Command, Receipt, input_digest
+from holdfast.store.contract import Command, JournalRow, Reader, Receipt, StoreLimits, input_digest
 from holdfast.store.inbox import add_input, check_inbox_room
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from holdfast.records import Admitted, Ended
     from holdfast.secrets.redactor import Redactor
-    from holdfast.store.contract import JournalRow, Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
 

@@ -16,14 +16,13 @@ import msgspec
 
 from holdfast.errors import CollectionRefused, InvalidNumber, JournalInUse
 from holdfast.store import memories
-from holdfast.store.contract import Command
+from holdfast.store.contract import Command, JournalRow, Lease, Reader
 from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.records import JournalKind, Status
-    from holdfast.store.contract import JournalRow, Lease, Reader
     from holdfast.store.spending import Spend, SpendingAudit
     from holdfast.store.transaction import Transaction
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import add
 from time import monotonic
@@ -19,8 +19,6 @@ from holdfast.records import Blob, Handed, Opened, Record
 from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from holdfast.messages import Usage
     from holdfast.store.contract import JournalRow, Reader
     from holdfast.store.retention import Tombstone

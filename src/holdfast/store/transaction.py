@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast import errors, records
 from holdfast.effects.canonical import canonical
 from holdfast.effects.keys import segment
-from holdfast.secrets.redactor import redact_record
+from holdfast.secrets.redactor import Redactor, redact_record
 from holdfast.store import notifications, waits
 from holdfast.store.contract import Command, Head, Journal, JournalRow, Lease, NewJournal, Owner, blob_digest
 from holdfast.store.lease import is_gone
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.clock import Instant
-    from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import Rows, StoreLimits
     from holdfast.store.notifications import Notify
     from holdfast.store.retention import Tombstone

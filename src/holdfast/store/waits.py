@@ -19,7 +19,7 @@ from holdfast.errors import InvalidValue, KeyConflict, PayloadTooLarge, WaitUnkn
 from holdfast.errors.caller import ApprovalMismatch, RuleUnknown
 from holdfast.errors.store import RulesFull, WaitConsumed
 from holdfast.names import check_id, check_string
-from holdfast.store.contract import Command, Settlement, Wait, blob_digest
+from holdfast.store.contract import Command, JournalRow, Reader, Settlement, StoreLimits, Wait, blob_digest
 from holdfast.store.inbox import stop_key
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.secrets.redactor import Redactor
-    from holdfast.store.contract import JournalRow, Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
 

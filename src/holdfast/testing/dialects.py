@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.messages import Attachment, ModelReply, Part, Reasoning, Refusal, Text, ToolCall
+from holdfast.messages import Attachment, ModelReply, Part, Reasoning, Refusal, Text, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from holdfast.messages import Usage
 
 
 DialectName: TypeAlias = Literal["anthropic", "responses", "chat", "google"]

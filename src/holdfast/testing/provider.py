@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 import msgspec
 
@@ -19,12 +19,8 @@ from holdfast.errors import InvalidArgument, InvalidNumber, ModelError, UsageErr
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, TextChunk
 from holdfast.names import check_int
 from holdfast.testing import dialects
-from holdfast.testing.dialects import StreamedReply
-from holdfast.testing.scripted import ScriptedModel
-
-if TYPE_CHECKING:
-    from holdfast.testing.dialects import DialectName, RequestSummary
-    from holdfast.testing.scripted import ScriptFunction, ScriptItem
+from holdfast.testing.dialects import DialectName, RequestSummary, StreamedReply
+from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem
 
 
 @dataclass(frozen=True, slots=True)

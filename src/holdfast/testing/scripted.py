@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
@@ -40,8 +40,6 @@ from holdfast.models.contract import respond
 from holdfast.names import check_int
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from holdfast.tools.definition import AnyTool
 
 

@@ -6,7 +6,7 @@ Your tools get a `Context`. The runtime and the toolkits of Holdfast see the sam
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.effects.drive import Boundary, EffectContext
@@ -18,7 +18,6 @@ from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT, Deferred
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable
-    from datetime import timedelta
     from pathlib import Path
 
     from holdfast.messages import Attachment

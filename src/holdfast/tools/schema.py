@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Union, cast, 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 import holdfast
 from holdfast.effects.canonical import encode_value
@@ -27,7 +27,6 @@ from holdfast.tools.results import MAX_TEXT, describe_error, shorten
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import ErrorDetails, core_schema
 
 # ---- from a signature to a schema ----

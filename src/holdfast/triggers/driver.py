@@ -22,26 +22,24 @@ from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.keys import segment
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
-from holdfast.processes.definition import ProcessDefinition
+from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.runtime.deferrals import Resolve, ResolveTarget
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session import Session
 from holdfast.store.lease import LeaseHolder
 from holdfast.triggers import definition as definitions
 from holdfast.triggers import state as trigger_state
-from holdfast.triggers.state import TriggerState, decode_state, needed_definitions, start_key
+from holdfast.triggers.state import Reservation, RunningStart, TriggerState, decode_state, needed_definitions, start_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.processes.definition import AnyProcess
     from holdfast.processes.service import Processes
     from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
     from holdfast.store.contract import Lease
-    from holdfast.triggers.state import Reservation, RunningStart
 
 
 _END_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "limit", "abandoned"))

@@ -21,7 +21,7 @@ from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import journal_pages
 from holdfast.profiles import parse_reference
-from holdfast.runtime.context import hide_secret
+from holdfast.runtime.context import RuntimeContext, hide_secret
 from holdfast.secrets.sources import make_secrets
 from holdfast.store.inbox import AdmissionWindow
 from holdfast.triggers import definition as definitions
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from datetime import timedelta
 
-    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Store
 

@@ -15,14 +15,11 @@ from msgspec.structs import replace
 from holdfast.effects.canonical import digest
 from holdfast.errors import RecordUnreadable
 from holdfast.triggers import definition as definitions
-from holdfast.triggers.definition import CronSource, IntervalSource, TriggerDefinition
-from holdfast.triggers.schedules import moments_between, to_datetime
+from holdfast.triggers.definition import CronSource, IntervalSource, StartLimits, TriggerCommand, TriggerDefinition
+from holdfast.triggers.schedules import Schedule, moments_between, to_datetime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from holdfast.triggers.definition import StartLimits, TriggerCommand
-    from holdfast.triggers.schedules import Schedule
 
 
 MAX_QUEUE: Final = 200

@@ -14,12 +14,10 @@ import msgspec
 from holdfast.effects.canonical import canonical_json
 from holdfast.messages import AssistantMessage, Text
 from holdfast.policy.limits import OutOf
-from holdfast.records import Failed
+from holdfast.records import Done, Failed, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from holdfast.records import Done, Outcome
 
 
 PROGRAM: Final = "run_program"

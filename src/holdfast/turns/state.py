@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from holdfast.effects.canonical import canonical_json
-from holdfast.messages import ModelReply, ToolCall, ToolResult, Usage, UserMessage, encode
+from holdfast.messages import Message, ModelReply, ToolCall, ToolResult, Usage, UserMessage, encode
 from holdfast.policy.limits import NOTHING, Budget, Consumption, OutOf, Unpriced
-from holdfast.records import Ended, Parked, Resumed, Started
+from holdfast.records import Ended, Parked, Record, Resumed, Started
 from holdfast.turns.keys import input_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.messages import Message
-    from holdfast.records import Record
     from holdfast.turns.machine import Ending
 
 

@@ -11,10 +11,10 @@ import apsw
 import msgspec
 
 from holdfast import __version__
-from holdfast.clock import SystemClock
+from holdfast.clock import Instant, SystemClock
 from holdfast.errors import StoreRefused, StoreUntrusted
 from holdfast.store.audit import Violation, audit
-from holdfast.store.contract import StoreLimits
+from holdfast.store.contract import JournalRow, StoreLimits
 from holdfast.store.lease import is_gone
 from holdfast.store.sqlite import files
 from holdfast.store.sqlite.key import load_seal
@@ -23,8 +23,6 @@ from holdfast.store.sqlite.rows import SqliteReader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.clock import Instant
-    from holdfast.store.contract import JournalRow
     from holdfast.store.spending import SpendOf
 
 

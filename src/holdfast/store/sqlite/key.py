@@ -29,12 +29,10 @@ from holdfast.store.sqlite import files
 from holdfast.store.sqlite.rows import WAIT_COLUMNS, owner_of, raw_wait, wait_crc
 from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
 from holdfast.store.sqlite.tables import SqliteTables
-from holdfast.store.waits import SIGNAL_MEMO_PREFIX, signal_memo_payload
+from holdfast.store.waits import SIGNAL_MEMO_PREFIX, StoredRule, signal_memo_payload
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from holdfast.store.waits import StoredRule
 
 
 ENVIRONMENT: Final = "HOLDFAST_STORE_KEY"

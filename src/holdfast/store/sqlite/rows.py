@@ -22,7 +22,7 @@ from holdfast import records
 from holdfast.crashpoints import crash_point
 from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
 from holdfast.store import contract
-from holdfast.store.sqlite.files import after_prefix
+from holdfast.store.sqlite.files import Db, after_prefix
 from holdfast.store.sqlite.tables import SqliteTables, earliest, insert_into, update_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.store.attachments import AttachmentSpool
-    from holdfast.store.sqlite.files import Db
     from holdfast.store.sqlite.key import Seal
 
 

@@ -12,26 +12,20 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import astuple, replace
 
-from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt
+from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt, StoreError
 from holdfast.store.attachments import StoredAttachment
-from holdfast.store.contract import StoreLimits
-from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
+from holdfast.store.contract import JournalRow, StoreLimits
+from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, NoteRefusal, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
-from holdfast.store.notifications import Notification
+from holdfast.store.notifications import Notification, NotificationState
 from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Purged, Tombstone
-from holdfast.store.spending import NO_SPEND, Spend
-from holdfast.store.sqlite.files import after_prefix
+from holdfast.store.spending import NO_SPEND, DailySpend, Spend
+from holdfast.store.sqlite.files import Db, after_prefix
 from holdfast.store.waits import EVERY_AGENT, StoredRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.errors import StoreError
-    from holdfast.store.contract import JournalRow
-    from holdfast.store.inbox import NoteRefusal
-    from holdfast.store.notifications import NotificationState
-    from holdfast.store.spending import DailySpend
-    from holdfast.store.sqlite.files import Db
     from holdfast.store.sqlite.key import Seal
 
 

@@ -21,7 +21,7 @@ import msgspec
 from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.store.lease import is_gone
-from holdfast.store.sqlite.files import check_schema, check_version, connect, translate
+from holdfast.store.sqlite.files import Db, check_schema, check_version, connect, translate
 from holdfast.store.sqlite.key import Seal, keep_key, make_seal
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
 from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.store.backend import WriteJob
     from holdfast.store.contract import Durability, StoreLimits
     from holdfast.store.sqlite.backend import SqliteBackend
-    from holdfast.store.sqlite.files import Db
 
 
 _NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"

@@ -10,13 +10,11 @@ import msgspec
 
 from holdfast import errors
 from holdfast.records import Admitted, Blob, Opened
-from holdfast.store import AdmissionWindow, Receipt
-from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL
+from holdfast.store import AdmissionWindow, Lease, Receipt, Store
+from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
 from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, leased, refusal, step, unchanged, with_blob
 
 if TYPE_CHECKING:
-    from holdfast.store import Lease, Store
-    from holdfast.store.inbox import RefusedInput
     from holdfast.testing.clock import ManualClock
 
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from holdfast import errors
-from holdfast.records import Admitted, Blob, Done, Ended, Opened, Started
-from holdfast.store import Lease
+from holdfast.records import Admitted, Blob, Done, Ended, Opened, Record, Started
+from holdfast.store import Lease, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     ON_A_JOURNAL,
@@ -28,10 +28,6 @@ from holdfast.testing.conformance.suite import (
     unchanged,
     with_blob,
 )
-
-if TYPE_CHECKING:
-    from holdfast.records import Record
-    from holdfast.store import Store
 
 
 async def a_journal_begins_with_an_opened_record_at_sequence_one(store: Store) -> None:

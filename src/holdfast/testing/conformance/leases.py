@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast import errors
 from holdfast.clock import boot_id
-from holdfast.records import Admitted, Ended, Opened, Parked, Resumed, Started
-from holdfast.store import Lease, Store
+from holdfast.records import Admitted, Ended, Opened, Parked, Record, Resumed, Started
+from holdfast.store import Lease, Store, Work
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     ON_A_JOURNAL,
@@ -32,9 +32,6 @@ from holdfast.testing.conformance.suite import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from holdfast.records import Record
-    from holdfast.store import Work
 
     Settle: TypeAlias = Callable[[Store, str], Awaitable[object]]
 

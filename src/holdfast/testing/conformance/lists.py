@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.errors import Fenced, InvalidId, InvalidValue, JournalConflict
 from holdfast.records import Admitted, Ended, Handed, Opened, Parked, Resumed, Started, next_status, touches_lists
-from holdfast.store import Journal, Spend
+from holdfast.store import Journal, Lease, Spend, Store
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
@@ -28,7 +28,6 @@ from holdfast.testing.conformance.suite import (
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus, JournalKind, Record, Status
-    from holdfast.store import Lease, Store
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:

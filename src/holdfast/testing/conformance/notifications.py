@@ -8,15 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
-from holdfast.records import Admitted, Ended, Started
-from holdfast.store import Lease, Notification, Notify
+from holdfast.records import Admitted, Ended, EndStatus, Started
+from holdfast.store import Lease, Notification, Notify, Receipt, Store
 from holdfast.store.audit import audit
 from holdfast.store.notifications import backoff
 from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
-    from holdfast.records import EndStatus
-    from holdfast.store import Receipt, Store
     from holdfast.testing.clock import ManualClock
 
 

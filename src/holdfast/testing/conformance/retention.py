@@ -6,16 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Fenced, InvalidNumber, JournalConflict, JournalInUse, JournalMissing, JournalPruned
-from holdfast.records import Admitted, Ended, Started
+from holdfast.records import Admitted, Ended, Record, Started
 from holdfast.store.audit import audit
-from holdfast.store.spending import Spend
+from holdfast.store.spending import ReadBlob, Spend
 from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, step, with_blob
 
 if TYPE_CHECKING:
-    from holdfast.records import Record
     from holdfast.store import Lease, Store
     from holdfast.store.retention import Tombstone
-    from holdfast.store.spending import ReadBlob
     from holdfast.testing.clock import ManualClock
 
 

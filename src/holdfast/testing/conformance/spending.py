@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast import errors
-from holdfast.store import Spend
+from holdfast.store import Lease, Spend, Store
 from holdfast.testing.conformance.suite import (
     Reopen,
     append_here,
@@ -23,7 +23,6 @@ from holdfast.testing.conformance.suite import (
 
 if TYPE_CHECKING:
     from holdfast.records import Record
-    from holdfast.store import Lease, Store
 
 
 DAY: Final = 86_400_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from inspect import get_annotations, iscoroutinefunction
 from operator import methodcaller
@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 import msgspec
 
 from holdfast.errors import CollectionRefused, HoldfastError
-from holdfast.records import Blob, Done, EffectRequest
-from holdfast.store import Spend
-from holdfast.store.audit import audit
+from holdfast.records import Blob, Done, EffectRequest, Record
+from holdfast.store import Lease, MemoryEntry, Spend, Store, Work
+from holdfast.store.audit import Violation, audit
 from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
     from types import ModuleType
 
     from holdfast.clock import Clock
-    from holdfast.records import Record
-    from holdfast.store import Lease, MemoryEntry, Store, Work
-    from holdfast.store.audit import Violation
     from holdfast.store.contract import Reader
 
     Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from holdfast.errors import InvariantBroken
 from holdfast.media import File
-from holdfast.toolkits.web.page import WebPage, classify_content, decode_body, render_html, render_page
+from holdfast.toolkits.web.page import ShowableContent, WebPage, classify_content, decode_body, render_html, render_page
 from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, UrlRefused, parse_url
 from holdfast.tools.functions import run_in_thread
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
 
-    from holdfast.toolkits.web.page import ShowableContent
     from holdfast.toolkits.web.urls import Address, Url, UrlPolicy
 
 

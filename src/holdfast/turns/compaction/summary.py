@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 
 from holdfast import messages
-from holdfast.turns.compaction.budget import ESTIMATOR, text_tokens
-from holdfast.turns.compaction.plan import harmless_summary, mark_of, spanned, summary_in
+from holdfast.turns.compaction.budget import ESTIMATOR, Counter, text_tokens
+from holdfast.turns.compaction.plan import Plan, harmless_summary, mark_of, spanned, summary_in
 
 if TYPE_CHECKING:
-    from holdfast.turns.compaction.budget import Counter
-    from holdfast.turns.compaction.plan import Plan
     from holdfast.turns.state import Thread
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidId, UsageError, WorldError
+from holdfast.errors.fields import ErrorFields
 from holdfast.filelocks import lock_file
 from holdfast.names import check_id, check_name, check_string
 
@@ -37,75 +38,66 @@ class ProfileUnknown(UsageError):
         self.known = tuple(known)
 
 
-class ProfileInvalid(UsageError):
+class ProfileInvalid(ErrorFields, UsageError):
     """A profile is not valid."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"the profile {name!r} is not valid: {reason}")
-        self.name = name
-        self.reason = reason
+    name: str
+    reason: str
+    _message = "the profile {name!r} is not valid: {reason}"
 
 
-class SecretRefused(UsageError):
+class SecretRefused(ErrorFields, UsageError):
     """A profile may not hold a secret, only a reference to one."""
 
-    def __init__(self, name: str, field: str) -> None:
-        super().__init__(
-            f"{field} of the profile {name!r} looks like a key itself; profiles hold no secrets: put it into an "
-            "environment variable or the system keyring, and write env:NAME or keyring:service/name under secrets"
-        )
-        self.name = name
-        self.field = field
+    name: str
+    field: str
+    _message = """{field} of the profile {name!r} looks like a key itself; profiles hold no secrets: put it into an
+        environment variable or the system keyring, and write env:NAME or keyring:service/name under secrets"""
 
 
-class ReferenceInvalid(UsageError):
+class ReferenceInvalid(ErrorFields, UsageError):
     """A text is not a reference to a secret. The error does not show it, because it may be the secret."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"a reference to a secret is env:NAME or keyring:service/name: {reason}")
-        self.reason = reason
+    reason: str
+    _message = "a reference to a secret is env:NAME or keyring:service/name: {reason}"
 
 
-class SecretMissing(UsageError):
+class SecretMissing(ErrorFields, UsageError):
     """There is no secret at a reference."""
 
-    def __init__(self, reference: str, wanted_as: str) -> None:
-        super().__init__(f"{wanted_as} is to be taken from {reference}, but nothing is there; set it")
-        self.reference = reference
-        self.wanted_as = wanted_as
+    reference: str
+    wanted_as: str
+    _message = "{wanted_as} is to be taken from {reference}, but nothing is there; set it"
 
 
-class KeyringUnavailable(WorldError):
+class KeyringUnavailable(ErrorFields, WorldError):
     """The system keyring can't be read."""
 
-    def __init__(self, reference: str, reason: str) -> None:
-        super().__init__(f"{reference} can't be read: {reason}")
-        self.reference = reference
-        self.reason = reason
+    reference: str
+    reason: str
+    _message = "{reference} can't be read: {reason}"
 
 
-class ProfilesUnsafe(UsageError):
+class ProfilesUnsafe(ErrorFields, UsageError):
     """Another user could have written a profile. It names code to run, so it is not used."""
 
-    def __init__(self, path: Path, reason: str, remedy: str) -> None:
-        super().__init__(f"{path} is not trusted: {reason}; {remedy}")
-        self.path = path
-        self.reason = reason
+    path: Path
+    reason: str
+    remedy: str
+    _message = "{path} is not trusted: {reason}; {remedy}"
 
 
-class NoProfilesFolder(UsageError):
+class NoProfilesFolder(ErrorFields, UsageError):
     """There is no folder for profiles."""
 
-    def __init__(self) -> None:
-        super().__init__("there is no home folder to keep profiles in; name a folder with HOLDFAST_PROFILES")
+    _message = "there is no home folder to keep profiles in; name a folder with HOLDFAST_PROFILES"
 
 
-class ProfilesBusy(WorldError):
+class ProfilesBusy(ErrorFields, WorldError):
     """Another process changes the profiles."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"another process is changing the profiles in {path}; try again")
-        self.path = path
+    path: Path
+    _message = "another process is changing the profiles in {path}; try again"
 
 
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)

@@ -18,15 +18,7 @@ from holdfast.effects.canonical import as_declared, decode_value, encode_value, 
 from holdfast.effects.performer import Call, JournalLedger, LeasedJournal, Performer, RecordedJournal, read_history
 from holdfast.effects.replay import Drift, Repeat, diverge
 from holdfast.effects.scopes import GuardedCoroutine, current_scope, install_task_factory
-from holdfast.errors import (
-    BlobMissing,
-    Halted,
-    HoldfastError,
-    InvalidArgument,
-    ReplayMismatch,
-    RunFailed,
-    StoreError,
-)
+from holdfast.errors import BlobMissing, Halted, HoldfastError, InvalidArgument, ReplayMismatch, RunFailed, StoreError
 from holdfast.names import check_choice, check_id, check_int
 from holdfast.policy.limits import LEASE_MS
 from holdfast.records import EFFECT_KINDS, EffectKind, Ended, JournalKind, Started

@@ -73,10 +73,8 @@ class ResultTooLarge(ErrorFields, PayloadTooLarge):
     what: str
     size: int
     limit: int
-    _message = (
-        "it ran to its end, but what it gave can't be kept: {what} of {size:,} bytes, the limit is {limit:,}; return "
-        "less, or raise StoreLimits(blob_bytes=)"
-    )
+    _message = """it ran to its end, but what it gave can't be kept: {what} of {size:,} bytes, the limit is
+        {limit:,}; return less, or raise StoreLimits(blob_bytes=)"""
 
 
 class AgentInvalid(ErrorFields, UsageError):
@@ -101,19 +99,15 @@ class AgentMissing(ErrorFields, UsageError):
     session: str
     agent: str
     known: tuple[str, ...]
-    _message = (
-        "the session {session!r} needs the agent {agent!r}, and this runtime has: {known!l}. Pass it to "
-        "open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"
-    )
+    _message = """the session {session!r} needs the agent {agent!r}, and this runtime has: {known!l}. Pass it to
+        open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"""
 
 
 class ForeignLoop(ErrorFields, UsageError):
     """A runtime was used from another event loop than the one that opened it. Nothing was begun."""
 
-    _message = (
-        "this runtime belongs to the event loop it was opened in; call it there with "
-        "asyncio.run_coroutine_threadsafe(..., loop), or open the store again in this loop"
-    )
+    _message = """this runtime belongs to the event loop it was opened in; call it there with
+        asyncio.run_coroutine_threadsafe(..., loop), or open the store again in this loop"""
 
 
 class StoreInWorkspace(ErrorFields, UsageError):
@@ -125,10 +119,8 @@ class StoreInWorkspace(ErrorFields, UsageError):
     place: str
     """The file of the store that the tool can reach."""
     remedy: str
-    _message = (
-        "the tool {tool!r} of agent {agent!r} works in {workspace} and could reach {place}, which belongs to the "
-        "store: its calls could approve themselves. {remedy}"
-    )
+    _message = """the tool {tool!r} of agent {agent!r} works in {workspace} and could reach {place}, which belongs to
+        the store: its calls could approve themselves. {remedy}"""
 
 
 class ToolInvalid(UsageError):
@@ -178,10 +170,8 @@ class TooManyRuntimes(ErrorFields, UsageError):
 
     path: str
     limit: int
-    _message = (
-        "this process drives the store {path!r} {limit} times already; open it once and share the runtime, or pass "
-        "drive=False to accept and watch only"
-    )
+    _message = """this process drives the store {path!r} {limit} times already; open it once and share the runtime,
+        or pass drive=False to accept and watch only"""
 
 
 class RuntimeStopped(ErrorFields, UsageError):
@@ -211,10 +201,8 @@ class InputTooLarge(ErrorFields, UsageError):
     what: str
     size: int
     limit: int
-    _message = (
-        "the input of {session!r} has {size:,} {what}, the limit is {limit:,}; send less at once, or raise the limit "
-        "in Admission"
-    )
+    _message = """the input of {session!r} has {size:,} {what}, the limit is {limit:,}; send less at once, or raise
+        the limit in Admission"""
 
 
 class DuplicateInput(UsageError):
@@ -296,48 +284,39 @@ class GateInvalid(ErrorFields, UsageError):
 
     gate: object
     reason: str
-    _message = (
-        "can_deliver {gate!e} is not valid: {reason}; give a plain function of the session's id that says True or "
-        "False, and call runtime.gate_changed() when it may say otherwise"
-    )
+    _message = """can_deliver {gate!e} is not valid: {reason}; give a plain function of the session's id that says
+        True or False, and call runtime.gate_changed() when it may say otherwise"""
 
 
 class NotASession(ErrorFields, UsageError):
     """The id is that of a background task; only sessions can be notified."""
 
     id: str
-    _message = (
-        "{id!r} is a task, and tasks are told nothing; notify its session, which `(await "
-        "runtime.tasks.task(id)).session` names"
-    )
+    _message = """{id!r} is a task, and tasks are told nothing; notify its session, which `(await
+        runtime.tasks.task(id)).session` names"""
 
 
 class ScopeBusy(ErrorFields, UsageError):
     """Two effects run at once in one scope, so their order would not be the same on replay."""
 
     path: str
-    _message = (
-        "two effects run at once in the scope {path!r}; start each branch as a task, or use all(), any() or race()"
-    )
+    _message = """two effects run at once in the scope {path!r}; start each branch as a task, or use all(), any() or
+        race()"""
 
 
 class OrderUnknown(ErrorFields, UsageError):
     """Tasks were started in an order that differs from process to process."""
 
-    _message = (
-        "asyncio.as_completed starts its coroutines in no fixed order, so their branches could not be told apart on "
-        "replay; create the tasks first, in order, and pass those"
-    )
+    _message = """asyncio.as_completed starts its coroutines in no fixed order, so their branches could not be told
+        apart on replay; create the tasks first, in order, and pass those"""
 
 
 class SuspensionSwallowed(ErrorFields, UsageError):
     """Code caught its own suspension and went on, so it was stopped for good. `name` is the code."""
 
     name: str
-    _message = (
-        "{name!r} went on after it was suspended and was stopped: it catches everything around a wait or a step. Catch "
-        "Exception there instead of BaseException, or raise again what is not an Exception"
-    )
+    _message = """{name!r} went on after it was suspended and was stopped: it catches everything around a wait or a
+        step. Catch Exception there instead of BaseException, or raise again what is not an Exception"""
 
 
 class RunEnded(ErrorFields, UsageError):
@@ -351,10 +330,8 @@ class CallAbandoned(ErrorFields, UsageError):
     """A function went on after its turn, task or process was over: it ignored its cancellation."""
 
     run: str
-    _message = (
-        "{run!r} is over here: it was stopped, or its runtime was closed. What this function asks for is not done; let "
-        "it end when it is cancelled"
-    )
+    _message = """{run!r} is over here: it was stopped, or its runtime was closed. What this function asks for is not
+        done; let it end when it is cancelled"""
 
 
 class EffectRepeated(ErrorFields, UsageError):
@@ -487,9 +464,8 @@ class ProcessConflict(ErrorFields, UsageError):
 
     process: str
     asked: str
-    _message = (
-        "the process {process!r} was started before, and not as {asked}; ids are never used again, choose another"
-    )
+    _message = """the process {process!r} was started before, and not as {asked}; ids are never used again, choose
+        another"""
 
 
 class FunctionUnknown(ErrorFields, UsageError):
@@ -515,10 +491,8 @@ class ModeUnavailable(ErrorFields, UsageError):
     agent: str
     mode: str
     reason: str
-    _message = (
-        "the turn {turn!r} began with mode={mode!r} and goes on in it, but {agent!r} can't: {reason}. Let the agent "
-        "have what it had, or cancel the turn"
-    )
+    _message = """the turn {turn!r} began with mode={mode!r} and goes on in it, but {agent!r} can't: {reason}. Let
+        the agent have what it had, or cancel the turn"""
 
 
 class StubsInvalid(ErrorFields, UsageError):
@@ -550,10 +524,8 @@ class ProgramDiverged(ErrorFields, UsageError):
     call: str
     recorded: str
     asked: str
-    _message = (
-        "the program diverged at the call {call!r}: the record has {recorded}, the program asks for {asked}; the "
-        "program, its variables, its tools or the version of its sandbox are not those that were recorded"
-    )
+    _message = """the program diverged at the call {call!r}: the record has {recorded}, the program asks for {asked};
+        the program, its variables, its tools or the version of its sandbox are not those that were recorded"""
 
 
 class RuleUnknown(ErrorFields, UsageError):
@@ -585,20 +557,16 @@ class SecretTooShort(ErrorFields, UsageError):
 
     name: str
     least: int
-    _message = (
-        "the secret {name} has fewer than {least} characters and can't be told from ordinary text; use a longer one, "
-        "or say hf.Secrets(..., short=[{name!r}]): then it is only hidden where it stands alone, as a word"
-    )
+    _message = """the secret {name} has fewer than {least} characters and can't be told from ordinary text; use a
+        longer one, or say hf.Secrets(..., short=[{name!r}]): then it is only hidden where it stands alone, as a word"""
 
 
 class SecretTooCommon(ErrorFields, UsageError):
     """The value is a word that Holdfast's own records contain."""
 
     name: str
-    _message = (
-        "the value of the secret {name} is a word that records themselves are made of, and can't be told from them; "
-        "use another value"
-    )
+    _message = """the value of the secret {name} is a word that records themselves are made of, and can't be told
+        from them; use another value"""
 
 
 class SecretTooLong(ErrorFields, UsageError):
@@ -607,10 +575,8 @@ class SecretTooLong(ErrorFields, UsageError):
     name: str
     size: int
     limit: int
-    _message = (
-        "the secret {name} has {size:,} characters, the limit is {limit:,}; keep it in a file, and its path or the key "
-        "that opens it as the secret"
-    )
+    _message = """the secret {name} has {size:,} characters, the limit is {limit:,}; keep it in a file, and its path
+        or the key that opens it as the secret"""
 
 
 class SecretExposed(ErrorFields, UsageError):

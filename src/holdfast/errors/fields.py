@@ -26,13 +26,17 @@ class _FieldsSignature:
 class ErrorFields:
     """Gives an error its constructor: the annotated fields are the arguments and the attributes.
 
-    `_message` is a template of the fields. Besides the conversions of `str.format`, ``{value!e}`` is an excerpt, and
-    ``{names!l}`` a list of names. The annotations of a subclass without a template are no fields: it has a constructor
-    of its own, or attributes that it sets by itself.
+    `_message` is a template of the fields, which may be broken into lines. Besides the conversions of `str.format`,
+    ``{value!e}`` is an excerpt, and ``{names!l}`` a list of names. The annotations of a subclass without a template are
+    no fields: it has a constructor of its own, or attributes that it sets by itself.
     """
 
     _message: ClassVar[str]
     __signature__: ClassVar = _FieldsSignature()
+
+    def __init_subclass__(cls) -> None:
+        if "_message" in vars(cls):
+            cls._message = " ".join(cls._message.split())
 
     def __init__(self, *given: object, **named: object) -> None:
         bound = _signature_of(type(self)).bind(*given, **named)

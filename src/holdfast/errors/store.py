@@ -54,10 +54,8 @@ class CommitUnknown(ErrorFields, StoreError):
     """A commit failed, and it is unknown whether it reached the disk."""
 
     detail: str
-    _message = (
-        "a commit failed and it could not be established whether it took effect ({detail}); read the journal again "
-        "before relying on it"
-    )
+    _message = """a commit failed and it could not be established whether it took effect ({detail}); read the journal
+        again before relying on it"""
 
 
 class StoreRefused(ErrorFields, StoreError):
@@ -187,10 +185,8 @@ class JournalCorrupt(ErrorFields, StoreError):
     journal: str
     seq: int
     reason: str
-    _message = (
-        "journal {journal!r} is corrupt at record {seq}: {reason}; it is quarantined, the others go on. Restore it "
-        "from a backup"
-    )
+    _message = """journal {journal!r} is corrupt at record {seq}: {reason}; it is quarantined, the others go on.
+        Restore it from a backup"""
 
 
 class JournalQuarantined(ErrorFields, StoreError):
@@ -283,10 +279,8 @@ class RuleCorrupt(ErrorFields, StoreError):
 
     number: int
     agent: str
-    _message = (
-        "the stored rule {number} for {agent!r} does not match its checksum or its seal; remove it and store it anew, "
-        "or restore it from a backup"
-    )
+    _message = """the stored rule {number} for {agent!r} does not match its checksum or its seal; remove it and store
+        it anew, or restore it from a backup"""
 
 
 class TriggersFull(ErrorFields, StoreError):

@@ -128,10 +128,8 @@ class EffectUnknown(ErrorFields, WorldError):
 
     key: str
     target: str
-    _message = (
-        "nobody can say whether {key} ({target}) took effect: it was interrupted, and it is not safe to repeat; find "
-        "out, then go on"
-    )
+    _message = """nobody can say whether {key} ({target}) took effect: it was interrupted, and it is not safe to
+        repeat; find out, then go on"""
 
 
 class EffectCancelled(ErrorFields, WorldError):
@@ -201,10 +199,8 @@ class SandboxFull(ErrorFields, WorldError):
     """The sandbox runs as many programs as it may. This one did not run."""
 
     limit: int
-    _message = (
-        "the program was not run: {limit:,} others of its sandbox are running; start it again when one of them has "
-        "ended or waits for long, or give the sandbox a larger max_programs"
-    )
+    _message = """the program was not run: {limit:,} others of its sandbox are running; start it again when one of
+        them has ended or waits for long, or give the sandbox a larger max_programs"""
 
 
 class SecretUnavailable(ErrorFields, WorldError):

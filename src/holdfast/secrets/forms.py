@@ -250,11 +250,7 @@ ENTITIES: Final = EscapeDecoder(
     re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
     html.unescape,
 )
-PERCENTS: Final = EscapeDecoder(
-    ("%",),
-    re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
-    _decode_hex,
-)
+PERCENTS: Final = EscapeDecoder(("%",), re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"), _decode_hex)
 NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
 BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
 DASHES: Final = EscapeDecoder((), re.compile("-+"), _delete)

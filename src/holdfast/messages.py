@@ -370,7 +370,6 @@ _encoder: Final = msgspec.json.Encoder()
 encode = _encoder.encode
 """Encodes a message, a part or a reply. The same value always gives the same bytes."""
 decode_reply = msgspec.json.Decoder(ModelReply).decode
-decode_result = msgspec.json.Decoder(ToolResult).decode
 
 
 def part_events(parts: Iterable[Part], *, chunks: bool = True) -> list[StreamEvent]:

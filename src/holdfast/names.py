@@ -33,10 +33,6 @@ def check_id(what: str, value: object) -> str:
         raise InvalidId(what, value, f"it has {len(value):,} characters, the limit is {MAX_ID}")
     if _PLAIN(value):
         return value
-    return _check_characters(what, value)
-
-
-def _check_characters(what: str, value: str) -> str:
     for character in value:
         # Cc control, Cf format (bidi overrides), Cs lone surrogates, Co private, Cn unassigned, Zl and Zp line breaks
         category = unicodedata.category(character)

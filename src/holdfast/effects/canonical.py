@@ -112,17 +112,11 @@ def _blame(value: Any, path: str, depth: int) -> None:  # callers may pass anyth
     elif kind is float:
         if not math.isfinite(value):
             raise InvalidValue(path, f"{value} is not a JSON number")
-    else:
-        _blame_nested(value, path, depth)
-
-
-def _blame_nested(value: object, path: str, depth: int) -> None:
-    kind = type(value)
-    if kind is not dict and kind is not list and kind is not tuple:
+    elif kind is not dict and kind is not list and kind is not tuple:
         raise InvalidValue(path, f"a {kind.__name__} has no JSON form")
-    if depth >= MAX_DEPTH:
+    elif depth >= MAX_DEPTH:
         raise InvalidValue(path, f"it is nested deeper than {MAX_DEPTH} levels")
-    if kind is dict:
+    elif kind is dict:
         for key, item in cast("Mapping[object, object]", value).items():
             if type(key) is not str:
                 raise InvalidValue(path, f"the key {shown_key(repr(key))} is not a string")

@@ -126,19 +126,6 @@ class Redactor:
         spans = self.spans(text)
         return spans[0].name if spans else None
 
-    def find_in_json(self, body: bytes) -> str | None:
-        """The name of the first secret in the texts of some JSON."""
-        finder = self.finder
-        names: list[str] = []
-
-        def look(text: str) -> str:
-            names.extend(span.name for span in self.spans(text))
-            return text
-
-        if finder is not None and finder.may_match(body):
-            redact_json(body, look, numbers=False)
-        return names[0] if names else None
-
     def check(self, what: str, text: str | None) -> None:
         """Raise `SecretExposed` if a name, which can't be redacted, holds a secret."""
         name = None if text is None else self.find(text)
@@ -146,9 +133,14 @@ class Redactor:
             raise SecretExposed(what, name)
 
     def check_json(self, what: str, body: bytes) -> None:
-        name = self.find_in_json(body)
-        if name is not None:
-            raise SecretExposed(what, name)
+        """Raise `SecretExposed` if a text in some JSON, or the name of a field, holds a secret."""
+
+        def check_text(text: str) -> str:
+            self.check(what, text)
+            return text
+
+        if self.finder is not None and self.finder.may_match(body):
+            redact_json(body, check_text, numbers=False)
 
     def stream(self) -> StreamRedactor:
         return StreamRedactor(self)

@@ -495,10 +495,10 @@ def tool(
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             refuse("it is a generator; return one value, or a list")
         called = check_name(name if isinstance(name, str) else label, label)
-        flags = {"read_only": read_only, "idempotent": idempotent, "untrusted": untrusted, "polling": polling}
-        optional = {"destructive": destructive, "background": background}
-        for what, value in (flags | optional).items():
-            if type(value) is not bool and not (value is None and what in optional):
+        flags: dict[str, Any] = {"read_only": read_only, "idempotent": idempotent, "untrusted": untrusted}
+        flags |= {"polling": polling, "destructive": destructive, "background": background}
+        for what, value in flags.items():
+            if type(value) is not bool and not (value is None and what in ("destructive", "background")):
                 refuse(f"{what} is True or False, not {value!r:.60}")
         if read_only and destructive:
             refuse("it can't be read_only and destructive at once")
@@ -528,19 +528,14 @@ def tool(
         spec = ToolSpec(called, documented if description is None else description, accepts.parameters)
         return Tool(
             function=function,
-            read_only=read_only,
-            idempotent=idempotent,
-            destructive=destructive,
+            **flags,
             reconcile=reconcile,
             timeout=seconds[0],
             inline_budget=seconds[1],
             max_parallel=most,
             output_limit=_count("output_limit", limit, label, MIN_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
             retry=retries,
-            background=background,
             on_interrupt=on_interrupt,
-            untrusted=untrusted,
-            polling=polling,
             spec=spec,
             digest=spec_digest(spec, label, read_only=read_only, idempotent=idempotent, destructive=destructive),
             accepts=accepts,

@@ -187,8 +187,7 @@ if not TYPE_CHECKING:  # type checkers see only the imports above
             return import_module(f"holdfast.{name}")
         home = _HOMES.get(name)
         if home is None:
-            message = f"module 'holdfast' has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
         with _loading:
             value = getattr(import_module(home), name)
         globals()[name] = value

@@ -493,8 +493,7 @@ class Profiles:
 
     @contextmanager
     def _lock(self) -> Generator[None]:
-        missing = [parent for parent in (self.folder, *self.folder.parents) if not parent.exists()]
-        for parent in reversed(missing):
+        for parent in reversed([parent for parent in (self.folder, *self.folder.parents) if not parent.exists()]):
             with suppress(FileExistsError):
                 parent.mkdir(mode=0o700)
             _sync(parent.parent)

@@ -301,8 +301,7 @@ def decode(body: bytes) -> Record:
     except DECODE_ERRORS as error:
         raise RecordUnreadable(str(error)) from error
     if type(record) is Opened and record.format > FORMAT:
-        reason = f"format {record.format}, this release knows {FORMAT}"
-        raise RecordUnreadable(reason)
+        raise RecordUnreadable(f"format {record.format}, this release knows {FORMAT}")
     return record
 
 

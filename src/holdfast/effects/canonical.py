@@ -222,8 +222,7 @@ def plain(value: object, path: str = "$", depth: int = 0) -> object:
         case _:
             pass
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return plain(fields, path, depth)
+        return plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, path, depth)
     dump = getattr(value, "model_dump", None)
     if dump is not None and not isinstance(value, type):
         return dump(mode="json", by_alias=True)

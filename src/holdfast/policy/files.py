@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from holdfast.errors import InvalidArgument
-from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
+from holdfast.errors import InvalidArgument, PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.policy.paths import real_path, why_outside
 from holdfast.policy.rules import Policy, PolicyPart, Within, allow, ask, deny, within
 

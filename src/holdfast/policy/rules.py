@@ -32,9 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, ca
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
-from holdfast.errors.base import UsageError, excerpt
-from holdfast.errors.caller import PolicyInvalid, PolicyMissing
+from holdfast.errors import InvalidArgument, PolicyInvalid, PolicyMissing, UsageError, excerpt
 from holdfast.policy.paths import Real, absolute_path, is_inside, path_problem, paths_in, real_path, why_outside
 from holdfast.records import InputTaint
 

@@ -101,8 +101,7 @@ def safe_cause(error: Exception, redactor: Redactor) -> Exception:
     """
     if not redactor.active or all(redactor.find(text) is None for one in _chain(error) for text in _texts(one)):
         return error
-    message = redactor.text(_message(error))[:_MAX_SHOWN]
-    return HiddenError(type(error).__name__, message)
+    return HiddenError(type(error).__name__, redactor.text(_message(error))[:_MAX_SHOWN])
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -52,8 +52,7 @@ if not TYPE_CHECKING:  # type checkers see only the imports above
         elif name in _CALLS:
             module = "tools.functions"
         else:
-            message = f"module 'holdfast.tools' has no attribute {name!r}"
-            raise AttributeError(message)
+            raise AttributeError(f"module 'holdfast.tools' has no attribute {name!r}")
         value = getattr(import_module(f"holdfast.{module}"), name)
         globals()[name] = value
         return value

@@ -617,8 +617,7 @@ class Toolset:
         object.__setattr__(self, "tools", _distinct(flatten_tools(tools)))
 
     def __setattr__(self, name: str, value: object) -> None:
-        message = f"a toolset is not changed; make another one ({name!r})"
-        raise AttributeError(message)
+        raise AttributeError(f"a toolset is not changed; make another one ({name!r})")
 
     def __iter__(self) -> Iterator[AnyTool]:
         return iter(self.tools)

@@ -275,8 +275,7 @@ def _audit(event: str, _: tuple[object, ...]) -> None:
     if call is None:
         return
     if call.refused:
-        message = f"the call of {call.name} was stopped; no process is started for it any more"
-        raise CallStopped(message)
+        raise CallStopped(f"the call of {call.name} was stopped; no process is started for it any more")
     if event == "subprocess.Popen":
         # The event tells no process: it is the `Popen` object whose method raised it.
         for frame, _line in islice(walk_stack(sys._getframe(1)), _FRAMES):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

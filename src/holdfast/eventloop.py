@@ -32,10 +32,6 @@ class PerLoop(Generic[T]):
         """The value of the running loop."""
         loop = asyncio.get_running_loop()
         last = self._last
-        return last[1] if last is not None and last[0]() is loop else self.of(loop)
-
-    def of(self, loop: asyncio.AbstractEventLoop) -> T:
-        last = self._last
         if last is not None and last[0]() is loop:  # as nearly always: most processes have one loop
             return last[1]
         found = self._made.get(loop)

@@ -443,7 +443,7 @@ async def test_a_model_call_with_another_prompt_keeps_its_recorded_answer_and_wa
 
     async def edited(ctx: Boundary) -> object:
         value = await ctx.effect("model_call", "ask", answer, target="model", body={"prompt": "b"})
-        drifts.extend((drift.key, drift.divergence.first[0].path) for drift in ctx.drifts)
+        drifts.extend((drift.key, drift.divergence.first[0].path) for drift in ctx.performer.drifts)
         return value
 
     assert await drive(store, "j", edited) == "the recorded answer"

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, error_info, return_type
 from holdfast.effects.performer import Call, JournalLedger, LeasedJournal, Performer, RecordedJournal, read_history
-from holdfast.effects.replay import Drift, Repeat, diverge
+from holdfast.effects.replay import Repeat, diverge
 from holdfast.effects.scopes import GuardedCoroutine, current_scope, install_task_factory
 from holdfast.errors import BlobMissing, Halted, HoldfastError, InvalidArgument, ReplayMismatch, RunFailed, StoreError
 from holdfast.names import check_choice, check_id, check_int
@@ -27,7 +27,7 @@ from holdfast.store.client import MIN_LEASE_MS, Store
 from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
 
 T = TypeVar("T")
@@ -58,11 +58,6 @@ class Boundary:
     def __init__(self, performer: Performer) -> None:
         self.performer = performer
         """Internal; not for driven code."""
-
-    @property
-    def drifts(self) -> Sequence[Drift]:
-        """Effects whose content differs from their record so far; their kinds keep the recorded outcome."""
-        return self.performer.drifts
 
     async def step(
         self,

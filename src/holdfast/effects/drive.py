@@ -231,11 +231,8 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
     """Run the code in its own scope; answers the record of its end, unwritten."""
     current_scope.set(performer.root())
     try:
-        value = ledger.redactor.bytes(
-            encode_value(
-                await GuardedCoroutine(_called(body, Boundary(performer)), getattr(body, "__qualname__", "body"))
-            )
-        )
+        name = getattr(body, "__qualname__", "body")
+        value = ledger.redactor.bytes(encode_value(await GuardedCoroutine(_called(body, Boundary(performer)), name)))
         if len(value) > ledger.inline_bytes:
             return Ended(at=ledger.now(), run=performer.run, status="completed", blob=await ledger.put_blob(value))
         return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))

@@ -48,11 +48,10 @@ class EffectScope:
     def branch(self, name: str) -> EffectScope:
         """The scope of the next task, which runs the coroutine `name`."""
         self._branches += 1
+        part = segment(name)
         if not self.inside:
-            self.drive.enter_branch(self.path, self._branches, segment(name))
-        return EffectScope(
-            self.drive, f"{self.path}/{branch_segment(self._branches, segment(name))}", inside=self.inside
-        )
+            self.drive.enter_branch(self.path, self._branches, part)
+        return EffectScope(self.drive, f"{self.path}/{branch_segment(self._branches, part)}", inside=self.inside)
 
 
 current_scope: Final[contextvars.ContextVar[EffectScope | None]] = contextvars.ContextVar(

@@ -49,8 +49,6 @@ class ErrorFields:
 def _signature_of(kind: type[ErrorFields]) -> Signature:
     bases = [base for base in reversed(kind.__mro__) if issubclass(base, ErrorFields) and "_message" in vars(base)]
     notes = {name: note for base in bases for name, note in get_annotations(base).items()}
-    plain, empty = Parameter.POSITIONAL_OR_KEYWORD, Parameter.empty
-    parameters = [
-        Parameter(name, plain, default=getattr(kind, name, empty), annotation=note) for name, note in notes.items()
-    ]
-    return Signature(parameters)
+    defaults = {name: getattr(kind, name, Parameter.empty) for name in notes}
+    plain = Parameter.POSITIONAL_OR_KEYWORD
+    return Signature([Parameter(name, plain, default=defaults[name], annotation=notes[name]) for name in notes])

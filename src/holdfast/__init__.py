@@ -129,19 +129,13 @@ _MODULES = frozenset(("errors", "events", "messages", "tools"))
 _NAMES = {
     "holdfast.agent": "Agent",
     "holdfast.effects.replay": "Repeat",
-    "holdfast.errors": (
-        "ApprovalClosed EffectFailed EffectUnknown HoldfastError KeyConflict ModelError ProcessFailed "
-        "ReplayMismatch RuntimeStopped StoreError UsageError WaitExpired WorldError"
-    ),
-    "holdfast.events": (
-        "ApprovalRequested Event MessageCommitted TextDelta ToolCallFinished ToolCallRequested TurnCancelled "
-        "TurnCompleted TurnFailed TurnLimit TurnStarted TurnWaiting"
-    ),
+    "holdfast.errors": """ApprovalClosed EffectFailed EffectUnknown HoldfastError KeyConflict ModelError ProcessFailed
+        ReplayMismatch RuntimeStopped StoreError UsageError WaitExpired WorldError""",
+    "holdfast.events": """ApprovalRequested Event MessageCommitted TextDelta ToolCallFinished ToolCallRequested
+        TurnCancelled TurnCompleted TurnFailed TurnLimit TurnStarted TurnWaiting""",
     "holdfast.media": "File",
-    "holdfast.messages": (
-        "AssistantMessage Attachment ModelReply ModelRequest Settings StreamEvent Text ToolCall ToolMessage "
-        "ToolResult Usage UserMessage"
-    ),
+    "holdfast.messages": """AssistantMessage Attachment ModelReply ModelRequest Settings StreamEvent Text ToolCall
+        ToolMessage ToolResult Usage UserMessage""",
     "holdfast.models": "Model model",
     "holdfast.models.fallback": "Fallback",
     "holdfast.models.http": "HttpModel",

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast,
 
 import msgspec
 
-from holdfast.effects.canonical import check as check_json
-from holdfast.effects.canonical import digest
+from holdfast.effects import canonical
 from holdfast.errors import AgentInvalid, InvalidArgument, UsageError
 from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolResult, ToolSpec
 from holdfast.models import Model, model
@@ -202,7 +201,7 @@ class Agent:
         for one in model if isinstance(model, list | tuple) else (model,):
             if isinstance(one, str):
                 check_model_name(one)
-        check_json(instructions)
+        canonical.check(instructions)
         self.instructions = instructions
         self.settings = _default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
@@ -331,7 +330,7 @@ class PreparedAgent:
 
     @cached_property
     def version(self) -> str:
-        return digest("agent", [self._agent.name, self.prefix])[:16]
+        return canonical.digest("agent", [self._agent.name, self.prefix])[:16]
 
     @cached_property
     def prefix(self) -> str:
@@ -339,7 +338,7 @@ class PreparedAgent:
         output = None if self._output_spec is None else [self._output_spec.name, self._output_spec.schema]
         asked = msgspec.to_builtins(self._agent.settings)
         tools = [tool.digest for tool in self.offered_tools.values()]
-        return digest("prefix", [self.system_prompt, tools, output, asked])
+        return canonical.digest("prefix", [self.system_prompt, tools, output, asked])
 
     @cached_property
     def environment(self) -> Environment:

@@ -840,11 +840,11 @@ def _text(key: str, value: object) -> str:
     return value
 
 
-def _list(key: str, value: object) -> list[object]:
+def _list(key: str, value: object, wanted: str = "a list", *, least: int = 1) -> list[object]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise PolicyInvalid(f"a list is wanted, not {excerpt(value)}", key=key)
+        raise PolicyInvalid(f"{wanted} is wanted, not {excerpt(value)}", key=key)
     found = list(cast("Sequence[object]", value))
-    if not 0 < len(found) <= MOST:
+    if not least <= len(found) <= MOST:
         raise PolicyInvalid(f"it has {len(found):,} entries; 1 to {MOST} can be meant", key=key)
     return found
 
@@ -923,16 +923,13 @@ def _number(key: str, value: object) -> float:
 
 
 def _examples(key: str, given: object) -> tuple[Example, ...]:
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise PolicyInvalid(f"a list of examples is wanted, not {excerpt(given)}", key=key)
-    listed = _list(key, given) if given else []  # pyright: ignore[reportUnknownArgumentType]  # of anything
     return tuple(
         one
         if isinstance(one, str)
         else dict(cast("Mapping[str, object]", one))
         if isinstance(one, Mapping)
         else _words(key, one)
-        for one in listed
+        for one in _list(key, given, "a list of examples", least=0)
     )
 
 

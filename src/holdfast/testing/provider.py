@@ -15,12 +15,12 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, InvalidNumber, ModelError, UsageError
+from holdfast.errors import InvalidArgument, ModelError, UsageError
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, TextChunk
 from holdfast.names import check_int
 from holdfast.testing import dialects
 from holdfast.testing.dialects import DialectName, RequestSummary, StreamedReply
-from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem
+from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem, check_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,6 @@ class ErrorFrame:
 ProviderFault: TypeAlias = HttpError | Disconnect | CutStream | Stall | BadFrame | ErrorFrame
 FaultFunction: TypeAlias = "Callable[[ProviderRequest], ProviderFault | None]"
 Faults: TypeAlias = "Iterable[ProviderFault] | Mapping[int, ProviderFault | Iterable[ProviderFault]] | FaultFunction"
-
-
-def check_seconds(what: str, value: object) -> float:
-    """Check a duration."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InvalidNumber(what, value, "it must be 0 seconds or more")
-    return value
 
 
 def _check_fault(fault: object) -> ProviderFault:

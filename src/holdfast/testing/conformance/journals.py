@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,22 +12,11 @@ from holdfast import errors
 from holdfast.records import Admitted, Blob, Done, Ended, Opened, Record, Started
 from holdfast.store import Lease, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    ON_A_JOURNAL,
-    ON_THE_STORE,
-    PATIENCE,
-    Reopen,
-    StoreA,
-    Stores,
-    append_here,
-    contents,
-    leased,
-    promptly,
-    refusal,
-    step,
-    unchanged,
-    with_blob,
-)
+from holdfast.testing.conformance import suite
+from holdfast.testing.conformance.suite import append_here, leased, promptly, refusal, step, unchanged, with_blob
+
+if TYPE_CHECKING:
+    from holdfast.testing.conformance.suite import Reopen, StoreA, Stores
 
 
 async def a_journal_begins_with_an_opened_record_at_sequence_one(store: Store) -> None:
@@ -62,7 +51,7 @@ async def journals_opened_at_the_same_moment_are_one_journal(one: Store, two: St
 async def every_call_on_a_missing_journal_says_so_and_writes_nothing(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
-        for call in ON_A_JOURNAL.values():
+        for call in suite.ON_A_JOURNAL.values():
             await refusal(errors.JournalMissing, call(store, ghost), journal="ghost")
 
 
@@ -222,7 +211,7 @@ async def closing_finishes_queued_appends(stores: Stores) -> None:
             for _ in range(turns):  # so that the close meets the append at various stages of its way
                 await asyncio.sleep(0)
             await promptly(store.close())
-        done, _ = await asyncio.wait([attempt], timeout=PATIENCE)
+        done, _ = await asyncio.wait([attempt], timeout=suite.PATIENCE)
         assert done, f"the append was never answered when the loop turned {turns} times before the close"
         assert attempt.result() == 2
         async with stores.open(clock) as store:
@@ -232,7 +221,7 @@ async def closing_finishes_queued_appends(stores: Stores) -> None:
 async def every_call_on_a_closed_store_says_so(store: Store, lease: Lease) -> None:
     token = store.wait_token("a", "w")
     await store.close()
-    for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items():
+    for name, call in {**suite.ON_A_JOURNAL, **suite.ON_THE_STORE}.items():
         try:
             await promptly(call(store, lease))
         except errors.StoreClosed:
@@ -243,16 +232,16 @@ async def every_call_on_a_closed_store_says_so(store: Store, lease: Lease) -> No
 
 
 async def acknowledged_writes_survive_reopening(store: Store, reopen: Reopen) -> None:
-    calls = {**ON_A_JOURNAL, **ON_THE_STORE}
+    calls = {**suite.ON_A_JOURNAL, **suite.ON_THE_STORE}
     del calls["release"], calls["claim"]  # the lease itself is looked at elsewhere
     for number, (name, call) in enumerate(calls.items()):
         lease = await leased(store, f"j{number}")
         if name in ("expire_wait", "cancel_wait", "answer_wait"):
             await store.open_wait(lease.journal, "w")
         await call(store, lease)
-        before = await contents(store)
+        before = await suite.contents(store)
         store = await reopen()
-        assert await contents(store) == before, name
+        assert await suite.contents(store) == before, name
 
 
 async def a_fork_names_its_parent_and_copies_nothing(store: Store, clock: ManualClock, reopen: Reopen) -> None:
@@ -398,7 +387,7 @@ async def the_version_grows_with_every_commit(store: Store, lease: Lease) -> Non
     await store.open_wait("a", "w")
     for name in _CHANGES:
         before = store.version
-        await {**ON_A_JOURNAL, **ON_THE_STORE}[name](store, lease)
+        await {**suite.ON_A_JOURNAL, **suite.ON_THE_STORE}[name](store, lease)
         assert store.version > before, name
 
 
@@ -508,5 +497,5 @@ async def two_openings_see_each_others_commits(one: Store, two: Store, lease: Le
     await two.accept("a", 1, key="k")
     await two.open_wait("a", "w")
     await one.append(lease, [Admitted(at=1, input=1, key="k")], head=2)
-    assert await contents(one) == await contents(two)
+    assert await suite.contents(one) == await suite.contents(two)
     assert await two.pending("a") == []

@@ -15,25 +15,14 @@ from holdfast.clock import boot_id
 from holdfast.records import Admitted, Ended, Opened, Parked, Record, Resumed, Started
 from holdfast.store import Lease, Store, Work
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    ON_A_JOURNAL,
-    STALE,
-    Reopen,
-    StoreA,
-    Stores,
-    all_work,
-    append_here,
-    leased,
-    read_pages,
-    refusal,
-    step,
-    unchanged,
-)
+from holdfast.testing.conformance import suite
+from holdfast.testing.conformance.suite import all_work, append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Settle: TypeAlias = Callable[[Store, str], Awaitable[object]]
+    from holdfast.testing.conformance.suite import Reopen, StoreA, Stores
 
 
 async def a_claimed_lease_has_the_head_of_the_journal(store: Store) -> None:
@@ -72,8 +61,8 @@ async def a_renewed_lease_lasts_another_term(store: Store, lease: Lease, clock: 
 async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store, lease: Lease) -> None:
     await store.release(lease)
     async with unchanged(store):
-        for name in STALE:
-            await refusal(errors.Fenced, ON_A_JOURNAL[name](store, lease), holder=None)
+        for name in suite.STALE:
+            await refusal(errors.Fenced, suite.ON_A_JOURNAL[name](store, lease), holder=None)
     assert (await store.claim("a")).epoch == lease.epoch + 1
 
 
@@ -114,8 +103,8 @@ async def a_stale_holder_is_fenced_and_the_error_names_the_new_holder(
     taken = await two.claim("a")
     async with unchanged(one):
         fenced = {"epoch": stale.epoch, "current": taken.epoch, "holder": two.owner.describe()}
-        for name in STALE:
-            await refusal(errors.Fenced, ON_A_JOURNAL[name](one, stale), journal="a", **fenced)
+        for name in suite.STALE:
+            await refusal(errors.Fenced, suite.ON_A_JOURNAL[name](one, stale), journal="a", **fenced)
     assert await two.append(taken, [step("x")], head=1) == 2
     await refusal(errors.LeaseHeld, one.claim("a"))
 

@@ -13,21 +13,12 @@ from holdfast.records import Admitted, Ended, Handed, Opened, Parked, Resumed, S
 from holdfast.store import Journal, Lease, Spend, Store
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    Reopen,
-    Stores,
-    append_here,
-    audit_steps,
-    leased,
-    read_pages,
-    refusal,
-    spend_of_step,
-    step,
-    unchanged,
-)
+from holdfast.testing.conformance import suite
+from holdfast.testing.conformance.suite import append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus, JournalKind, Record, Status
+    from holdfast.testing.conformance.suite import Reopen, Stores
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:
@@ -263,7 +254,7 @@ async def spending_counts_for_the_agent_that_did_the_work(store: Store, reopen: 
     for records in ([step("w")], [step("x"), _handed("cook", "clerk", "x")], [step("y")]):
         await append_here(store, lease, *records, spend=one)
     assert (await store.spent("clerk"), await store.spent("cook")) == (one + one, one)
-    assert await store.examine(audit_steps) == []
+    assert await store.examine(suite.audit_steps) == []
     store = await reopen()
     async with unchanged(store):
-        await store.rebuild_spending(spend_of_step)
+        await store.rebuild_spending(suite.spend_of_step)

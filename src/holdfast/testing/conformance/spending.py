@@ -10,19 +10,11 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store import Lease, Spend, Store
-from holdfast.testing.conformance.suite import (
-    Reopen,
-    append_here,
-    audit_steps,
-    leased,
-    refusal,
-    spend_of_step,
-    step,
-    unchanged,
-)
+from holdfast.testing.conformance.suite import append_here, audit_steps, leased, refusal, spend_of_step, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.records import Record
+    from holdfast.testing.conformance.suite import Reopen
 
 
 DAY: Final = 86_400_000

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from inspect import get_annotations, iscoroutinefunction
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -117,10 +117,9 @@ async def contents(store: Store) -> dict[str, object]:
     """
     lines = await read_pages(store.journals, store.limits.page)
     names = sorted(line.id for line in lines)
-    memory = [await _memory(store, scope.scope) for scope in await store.memory_scopes()]
-    spending, attachments = await store.examine(
-        lambda reader: (list(reader.spending.raw()), list(reader.attachments.raw()))
-    )
+    memory = [entry for scope in await store.memory_scopes() for entry in await memory_entries(store, scope.scope)]
+    spending = await store.examine(lambda reader: list(reader.spending.raw()))
+    attachments = await store.examine(lambda reader: list(reader.attachments.raw()))
     return {
         "position": await store.last_position(),
         "journals": lines,
@@ -128,17 +127,21 @@ async def contents(store: Store) -> dict[str, object]:
         "inputs and waits": {name: (await store.pending(name), await store.waits(name)) for name in names},
         "work": [(found.journal, found.wakes) for found in await all_work(store)],
         "notifications": await read_pages(store.notifications, store.limits.page),
-        "memory": memory,
+        "memory": [(entry, await store.memory_history(entry.scope, entry.key)) for entry in memory],
         "rules": await read_pages(store.rule_history, store.limits.page),
         "spending": {(agent, day): spend for agent, day, spend in spending},
         "attachments": sorted(attachments, key=lambda one: (one.session, one.digest)),
     }
 
 
-async def read_pages(read: Callable[..., Awaitable[list[T]]], limit: int) -> list[T]:
-    """Read a list page by page: `read` takes the last item of the page before, and the size of a page."""
+async def read_pages(
+    read: Callable[..., Awaitable[list[T]]], limit: int, after: Callable[[T], str | int] | None = None
+) -> list[T]:
+    """Read a list page by page: `read` takes the last item as `before`, or that item's cursor as `after`."""
     found: list[T] = []
-    while page := await read(before=found[-1] if found else None, limit=limit):
+    cursor: dict[str, Any] = {}
+    while page := await read(**cursor, limit=limit):
+        cursor = {"after": after(page[-1])} if after else {"before": page[-1]}
         assert len(page) <= limit
         assert page[0] not in found, "a page begins with an item that was shown before"
         found.extend(page)
@@ -147,26 +150,12 @@ async def read_pages(read: Callable[..., Awaitable[list[T]]], limit: int) -> lis
 
 async def all_work(store: Store, limit: int | None = None) -> list[Work]:
     """All work of the store, page by page."""
-
-    async def read(before: Work | None, limit: int) -> list[Work]:
-        return await store.work(before.no if before else 0, limit=limit)
-
-    return await read_pages(read, limit or store.limits.page)
+    return await read_pages(store.work, limit or store.limits.page, attrgetter("no"))
 
 
 async def memory_entries(store: Store, scope: str, prefix: str = "", limit: int | None = None) -> list[MemoryEntry]:
     """All memories of a scope, page by page."""
-
-    async def read(before: MemoryEntry | None, limit: int) -> list[MemoryEntry]:
-        return await store.memory_list(scope, prefix, after=before.key if before else "", limit=limit)
-
-    return await read_pages(read, limit or store.limits.page)
-
-
-async def _memory(store: Store, scope: str) -> object:
-    """All entries of a scope, and their history."""
-    entries = await memory_entries(store, scope)
-    return entries, [change for entry in entries for change in await store.memory_history(scope, entry.key)]
+    return await read_pages(partial(store.memory_list, scope, prefix), limit or store.limits.page, attrgetter("key"))
 
 
 async def refusal(kind: type[E], *attempts: Awaitable[object], **fields: object) -> E:
@@ -237,9 +226,8 @@ def _journal_calls(*names: str) -> dict[str, Call]:
 
 
 ON_A_JOURNAL: Final[dict[str, Call]] = {
-    **_journal_calls(
-        "claim", "revoke_waits", "journal", "read", "tail", "pending", "read_with_inbox", "waits", "next_notifications"
-    ),
+    **_journal_calls("claim", "revoke_waits", "journal", "read", "tail", "pending", "read_with_inbox", "waits"),
+    **_journal_calls("next_notifications"),
     "append": lambda store, lease: store.append(lease, [step("x")], head=1),
     "renew": lambda store, lease: store.renew(lease),
     "release": lambda store, lease: store.release(lease),
@@ -268,22 +256,8 @@ async def _collected(store: Store) -> None:
 
 
 ON_THE_STORE: Final[dict[str, Call]] = {
-    **_calls(
-        "work",
-        "attachments",
-        "feed",
-        "last_position",
-        "journals",
-        "due",
-        "next_due",
-        "notifications",
-        "ripen",
-        "purge_notifications",
-        "memory_scopes",
-        "memory_purge",
-        "rule_history",
-        "tombstones",
-    ),
+    **_calls("work", "attachments", "feed", "last_position", "journals", "due", "next_due", "notifications", "ripen"),
+    **_calls("purge_notifications", "memory_scopes", "memory_purge", "rule_history", "tombstones"),
     **_journal_calls("memory_list", "memory_page", "tombstone"),
     "open_journal": lambda store, lease: store.open_journal(f"{lease.journal}-new"),
     "accept_into": lambda store, lease: store.accept_into(f"{lease.journal}-made", "session", None, "hello", key="k"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
@@ -408,10 +409,8 @@ async def waits_are_read_page_by_page(store: StoreA) -> None:
     for n in range(20):
         await store.open_wait("a", f"w{n:02}", body=large)
 
-    async def read(before: Wait | None, limit: int) -> list[Wait]:
-        return await store.waits("a", limit, after=before.name if before else "")
-
-    assert [wait.name for wait in await read_pages(read, store.limits.page)] == [f"w{n:02}" for n in range(20)]
+    found = await read_pages(partial(store.waits, "a"), store.limits.page, attrgetter("name"))
+    assert [wait.name for wait in found] == [f"w{n:02}" for n in range(20)]
 
 
 async def open_waits_of_a_kind_are_listed_over_all_journals_newest_first(store: Store, clock: ManualClock) -> None:

@@ -18,7 +18,7 @@ from holdfast.testing.conformance.suite import append_here, leased, read_pages, 
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus, JournalKind, Record, Status
-    from holdfast.testing.conformance.suite import Reopen, Stores
+    from holdfast.testing.conformance.suite import ClerkLease, Reopen, Stores
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:
@@ -159,15 +159,10 @@ def _handed(agent: str, by: str, call: str, *, at: int = 7) -> Handed:
     return Handed(at=at, run="main", key=f"main/{call}", agent=agent, by=by)
 
 
-async def _clerks(store: Store) -> Lease:
-    """Open the journal "a" with the agent clerk."""
-    await store.open_journal("a", "session", "clerk")
-    return await store.claim("a")
-
-
 async def _to_cook(store: Store) -> Lease:
     """Open the journal "a" and hand it from clerk to cook with its fourth record."""
-    lease = await _clerks(store)
+    await store.open_journal("a", "session", "clerk")
+    lease = await store.claim("a")
     await append_here(store, lease, Started(at=1, run="main"), step("x"), _handed("cook", "clerk", "x"))
     return lease
 
@@ -184,8 +179,7 @@ async def a_journal_is_listed_for_whom_it_was_handed_over_to(store: Store, reope
     assert [work.agent for work in await store.work()] == ["cook"]
 
 
-async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
-    lease = await _clerks(store)
+async def a_handoff_that_is_refused_changes_nothing(store: Store, lease: ClerkLease) -> None:
     await store.release(lease)
     other = await store.claim("a")
     async with unchanged(store):
@@ -195,8 +189,7 @@ async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
     assert (await store.journal("a")).agent == "cook"
 
 
-async def a_handoff_is_the_last_record_of_its_commit(store: Store) -> None:
-    lease = await _clerks(store)
+async def a_handoff_is_the_last_record_of_its_commit(store: Store, lease: ClerkLease) -> None:
     await refusal(InvalidValue, store.append(lease, [step("x"), _handed("cook", "clerk", "x"), step("y")], head=1))
     await refusal(InvalidId, store.append(lease, [step("x"), _handed("", "clerk", "x")], head=1))
     assert (await store.journal("a")).head == 1
@@ -241,15 +234,13 @@ async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(store: Sto
     assert (after.parent_seq, after.agent) == (5, "cook")
 
 
-async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: Store) -> None:
-    lease = await _clerks(store)
+async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: Store, lease: ClerkLease) -> None:
     await append_here(store, lease, step("x"), step("y"), _handed("cook", "clerk", "x"))
     fork = await store.fork("b", "a", 3)
     assert (fork.parent_seq, fork.agent) == (3, "clerk")
 
 
-async def spending_counts_for_the_agent_that_did_the_work(store: Store, reopen: Reopen) -> None:
-    lease = await _clerks(store)
+async def spending_counts_for_the_agent_that_did_the_work(store: Store, lease: ClerkLease, reopen: Reopen) -> None:
     one = Spend(tool_calls=1)
     for records in ([step("w")], [step("x"), _handed("cook", "clerk", "x")], [step("y")]):
         await append_here(store, lease, *records, spend=one)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 import msgspec
 
 from holdfast.errors import CollectionRefused, HoldfastError
-from holdfast.records import Blob, Done, EffectRequest, Record
+from holdfast.records import Blob, Done, EffectRequest, Record, Started
 from holdfast.store import Lease, MemoryEntry, Spend, Store, Work
 from holdfast.store.audit import Violation, audit
 from holdfast.testing.clock import ManualClock
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 E = TypeVar("E", bound=HoldfastError)
 StoreA: TypeAlias = "Store"
+ClerkLease: TypeAlias = "Lease"
+RunLease: TypeAlias = "Lease"
 Reopen: TypeAlias = "Callable[[], Awaitable[Store]]"
 PATIENCE: Final = 5.0
 """Seconds of real time after which something that should have happened did not."""
@@ -66,7 +68,8 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
     """Run a case with arguments that match the types of its parameters.
 
     `Store` is an opening of the storage, `StoreA` one with a new journal "a", `Lease` the first opening's lease on a
-    new journal "a" for a second, `ManualClock` the clock of all openings. `Reopen` closes all openings and returns
+    new journal "a" for a second, `ClerkLease` that of a journal of the agent clerk, `RunLease` that of a journal in
+    which the run "t1" has begun. `ManualClock` is the clock of all openings. `Reopen` closes all openings and returns
     another one. After the case the storage must pass the audit. A case that takes `Stores` does all of this itself.
     """
     clock = ManualClock()
@@ -87,8 +90,12 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
                 case "StoreA":
                     given[name] = await open_store()
                     await given[name].open_journal("a")
-                case "Lease":
-                    given[name] = await leased(next(iter(given.values())), "a", ttl_ms=1_000)
+                case "Lease" | "ClerkLease" | "RunLease":
+                    store: Store = next(iter(given.values()))
+                    await store.open_journal("a", agent="clerk" if kind == "ClerkLease" else None)
+                    given[name] = await store.claim("a", ttl_ms=1_000)
+                    if kind == "RunLease":
+                        await append_here(store, given[name], Started(at=1, run="t1"))
                 case "ManualClock":
                     given[name] = clock
                 case "Reopen":

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
 from holdfast.records import Admitted, Ended, Started
-from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, leased, read_pages, refusal, step, unchanged
+from holdfast.testing.conformance.suite import append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Settlement, Store, Wait
     from holdfast.testing.clock import ManualClock
+    from holdfast.testing.conformance.suite import Reopen, RunLease, StoreA
 
 
 SETTLED: Final = ("resolved", "expired", "cancelled", "revoked")
@@ -217,19 +218,13 @@ async def _states(store: Store, journal: str = "a") -> dict[str, str]:
     return {found.name: found.state for found in await store.waits(journal)}
 
 
-async def _begun(store: Store, journal: str = "a") -> Lease:
-    """Begin the run t1 in a journal; returns its lease."""
-    lease = await leased(store, journal)
-    await append_here(store, lease, Started(at=1, run="t1", code="1", by="test"))
-    return lease
-
-
 def _ended(run: str = "t1", *, unstarted: bool = False) -> Ended:
     return Ended(at=2, run=run, status="cancelled", unstarted=unstarted)
 
 
-async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    lease = await _begun(store)
+async def open_waits_of_a_run_are_cancelled_by_its_end(
+    store: Store, lease: RunLease, clock: ManualClock, reopen: Reopen
+) -> None:
     await store.open_wait("a", "t1/deadline", deadline=clock.read().wall + 1_000)
     await store.open_wait("a", "t1/2.tools/1.ask/go")
     await append_here(store, lease, step("x"), _ended())
@@ -239,16 +234,14 @@ async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, clock: Manu
     assert await _states(await reopen()) == states
 
 
-async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store) -> None:
-    lease = await _begun(store)
+async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store, lease: RunLease) -> None:
     await store.open_wait("a", "t1/go")
     await append_here(store, lease, _ended())
     answer = await store.resolve(store.wait_token("a", "t1/go"), 1)
     assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
 
 
-async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, clock: ManualClock) -> None:
-    lease = await _begun(store)
+async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, lease: RunLease, clock: ManualClock) -> None:
     await _settled(store, clock, "t1/")
     await store.resolve(store.wait_token("a", "t1/early"), "before it was opened")
     before = await store.waits("a")
@@ -256,8 +249,7 @@ async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, clock:
     assert await store.waits("a") == before
 
 
-async def waits_of_other_runs_and_of_no_run_stay_open(store: Store) -> None:
-    lease = await _begun(store)
+async def waits_of_other_runs_and_of_no_run_stay_open(store: Store, lease: RunLease) -> None:
     names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
     for name in names:
         await store.open_wait("a", name)
@@ -265,16 +257,14 @@ async def waits_of_other_runs_and_of_no_run_stay_open(store: Store) -> None:
     assert await _states(store) == dict.fromkeys(names, "open")
 
 
-async def waits_of_other_journals_stay_open(store: Store) -> None:
-    lease = await _begun(store)
-    await _begun(store, "b")
+async def waits_of_other_journals_stay_open(store: Store, lease: RunLease) -> None:
+    await append_here(store, await leased(store, "b"), Started(at=1, run="t1"))
     await store.open_wait("b", "t1/go")
     await append_here(store, lease, _ended())
     assert await _states(store, "b") == {"t1/go": "open"}
 
 
-async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store) -> None:
-    lease = await _begun(store)
+async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store, lease: RunLease) -> None:
     await store.accept("a", 1, key="k")
     for name in ("t1/deadline", "t2/deadline"):
         await store.open_wait("a", name)
@@ -282,8 +272,7 @@ async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store) 
     assert await _states(store) == {"t1/deadline": "open", "t2/deadline": "cancelled"}
 
 
-async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
-    lease = await _begun(store)
+async def an_end_that_is_refused_ends_no_wait(store: Store, lease: RunLease) -> None:
     opened = await store.open_wait("a", "t1/go")
     await refusal(errors.HeadConflict, store.append(lease, [_ended()], head=7))
     await store.release(lease)
@@ -374,8 +363,7 @@ async def the_first_question_of_a_wait_stays(store: Store, clock: ManualClock) -
     assert (again.state, again.body) == ("resolved", BODY)
 
 
-async def a_settled_wait_keeps_its_question(store: Store, clock: ManualClock) -> None:
-    lease = await _begun(store)
+async def a_settled_wait_keeps_its_question(store: Store, lease: RunLease, clock: ManualClock) -> None:
     for name in ("resolved", "expired", "cancelled", "t1/ended"):
         await _ask(store, name=name, deadline=clock.read().wall + 1 if name == "expired" else None)
     await store.answer_wait("a", "resolved", 1)

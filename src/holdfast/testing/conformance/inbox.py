@@ -38,7 +38,7 @@ async def idempotency_keys_are_remembered_over_reopening_and_after_admission(
     store: Store, lease: Lease, reopen: Reopen
 ) -> None:
     first = await store.accept("a", "hello", key="k")
-    await append_here(store, lease, Admitted(at=1, input=first.input, key="k"))
+    await append_here(store, lease, FIRST)
     store = await reopen()
     again = await store.accept("a", "hello", key="k")
     assert (again.input, again.at, again.fresh) == (first.input, first.at, False)
@@ -72,9 +72,8 @@ async def inputs_without_a_key_are_all_different(store: StoreA) -> None:
 
 async def pending_inputs_are_in_the_order_of_their_acceptance(store: StoreA) -> None:
     await asyncio.gather(*(store.accept("a", n, key=f"k{9 - n}") for n in range(10)))
-    assert [(found.input, found.body) for found in await store.pending("a")] == [
-        (n + 1, str(n).encode()) for n in range(10)
-    ]
+    found = [(waiting.input, waiting.body) for waiting in await store.pending("a")]
+    assert found == [(n + 1, str(n).encode()) for n in range(10)]
     assert [found.input for found in await store.pending("a", limit=3)] == [1, 2, 3]
 
 
@@ -95,28 +94,29 @@ async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store
     assert [found.input for found in await store.pending("a")] == [1, 3]
 
 
+FIRST: Final = Admitted(at=1, input=1, key="k")
+"""Takes the first input, with the key `k`, out of the inbox."""
+
+
 async def a_refused_append_admits_nothing(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
-        admitted = Admitted(at=1, input=1, key="k")
-        await refusal(errors.HeadConflict, store.append(lease, [admitted], head=5))
-        await refusal(errors.BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
+        await refusal(errors.HeadConflict, store.append(lease, [FIRST], head=5))
+        await refusal(errors.BlobMissing, store.append(lease, [FIRST, with_blob(Blob("0" * 64, 1))], head=1))
 
 
 async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
-    admitted = Admitted(at=1, input=1, key="k")
-    await store.append(lease, [admitted], head=1)
+    await store.append(lease, [FIRST], head=1)
     async with unchanged(store):
-        await refusal(errors.InputTaken, store.append(lease, [step("x"), admitted], head=2), journal="a", input=1)
+        await refusal(errors.InputTaken, store.append(lease, [step("x"), FIRST], head=2), journal="a", input=1)
         await refusal(errors.InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
 
 
 async def an_input_is_not_admitted_twice_by_one_append(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
-        admitted = Admitted(at=1, input=1, key="k")
-        await refusal(errors.InputTaken, store.append(lease, [admitted, admitted], head=1))
+        await refusal(errors.InputTaken, store.append(lease, [FIRST, FIRST], head=1))
 
 
 async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
@@ -153,8 +153,7 @@ async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> Non
 
 async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
-    fresh = [(await store.accept_into("a", "session", "clerk", 1, key="k")).fresh for _ in range(2)]
-    assert fresh == [True, False]
+    assert [(await store.accept_into("a", "session", "clerk", 1, key="k")).fresh for _ in range(2)] == [True, False]
     await refusal(errors.KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
     assert ((await store.journal("a")).head, len(await store.pending("a"))) == (1, 1)
 
@@ -179,8 +178,7 @@ async def a_journal_is_not_opened_when_its_input_is_refused(store: Store) -> Non
 
 async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(one: Store, two: Store) -> None:
     attempts = (store.accept_into("a", "session", "clerk", n, key=f"k{n}") for n, store in enumerate((one, two) * 5))
-    receipts = await asyncio.gather(*attempts)
-    assert sorted(receipt.input for receipt in receipts) == list(range(1, 11))
+    assert sorted(receipt.input for receipt in await asyncio.gather(*attempts)) == list(range(1, 11))
     assert await one.last_position() == 1
 
 
@@ -198,9 +196,8 @@ async def inputs_over_the_rate_are_refused_until_there_is_room(
     await store.accept("a", 2, admission=TWO_A_SECOND)
     async with unchanged(store):
         clock.advance(599)
-        refused = store.accept("a", 3, admission=TWO_A_SECOND)
         error = {"session": "a", "per_window": 2, "window_ms": 1_000, "retry_at": start + 1_000}
-        await refusal(errors.RateExceeded, refused, **error)
+        await refusal(errors.RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND), **error)
     store = await reopen()
     clock.advance(1)
     await store.accept("a", 3, admission=TWO_A_SECOND)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Settle: TypeAlias = Callable[[Store, str], Awaitable[object]]
-    from holdfast.testing.conformance.suite import Reopen, StoreA, Stores
+    from holdfast.testing.conformance.suite import Reopen, RunLease, StoreA, Stores
 
 
 async def a_claimed_lease_has_the_head_of_the_journal(store: Store) -> None:
@@ -194,10 +194,9 @@ async def the_next_lease_lacks_the_content_of_a_new_journal(store: Store) -> Non
         name = f"j{number}"
         store.accept_into(name, "session", "a", "one", patient=True)
         first = await store.claim(name)
-        appending = store.append(first, [step("x")], head=1, patient=True)
-        releasing = store.release(first)
+        ending = store.append(first, [step("x")], head=1, patient=True), store.release(first)
         second = await store.claim(name)
-        await asyncio.gather(appending, releasing)
+        await asyncio.gather(*ending)
         assert (second.head, second.made) == (2, None)
 
 
@@ -398,9 +397,8 @@ async def a_stale_holder_has_seen_nothing(store: StoreA, clock: ManualClock) -> 
 
 
 async def a_running_session_is_work_with_or_without_a_holder(
-    one: Store, two: Store, lease: Lease, clock: ManualClock
+    one: Store, two: Store, lease: RunLease, clock: ManualClock
 ) -> None:
-    await append_here(one, lease, Started(at=1, run="r"))
     clock.advance(400)
     (found,) = await two.work()
     assert (found.status, found.wakes, found.holder, found.left_ms) == ("running", 0, one.owner, 600)
@@ -408,8 +406,7 @@ async def a_running_session_is_work_with_or_without_a_holder(
     assert [(found.holder, found.left_ms) for found in await two.work()] == [(None, 0)]
 
 
-async def an_expired_holder_is_not_named(store: Store, clock: ManualClock) -> None:
-    await append_here(store, await leased(store, "a", ttl_ms=1_000), Started(at=1, run="r"))
+async def an_expired_holder_is_not_named(store: Store, _: RunLease, clock: ManualClock) -> None:
     for passed, expected in ((999, (store.owner, 1)), (1, (None, 0))):
         clock.advance(passed)
         assert [(found.holder, found.left_ms) for found in await store.work()] == [expected]
@@ -443,7 +440,7 @@ async def processes_and_quarantined_journals_are_no_work(store: Store) -> None:
     assert await store.work() == []
 
 
-async def work_follows_the_status_of_its_session(store: Store) -> None:
+async def work_follows_the_status_of_its_session(store: Store, lease: Lease) -> None:
     story: list[tuple[Record, bool]] = [
         (Started(at=1, run="r"), True),
         (step("x"), True),
@@ -453,7 +450,6 @@ async def work_follows_the_status_of_its_session(store: Store) -> None:
         (Ended(at=5, run="other", status="cancelled", unstarted=True), True),
         (Ended(at=6, run="r", status="failed"), False),
     ]
-    lease = await leased(store, "a")
     for record, expected in story:
         await append_here(store, lease, record)
         assert (await _work(store, "a") is not None) is expected, record

@@ -17,13 +17,12 @@ from holdfast.testing.conformance import suite
 from holdfast.testing.conformance.suite import append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
-    from holdfast.records import EndStatus, JournalKind, Record, Status
+    from holdfast.records import JournalKind, Record, Status
     from holdfast.testing.conformance.suite import ClerkLease, Reopen, Stores
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:
     """Create twelve journals of both kinds and several agents, in all states; some changed at the same time."""
-    endings: tuple[EndStatus, ...] = ("completed", "failed", "cancelled", "limit")
     for n in range(12):
         name = f"j{n:02}"
         await store.open_journal(name, "process" if n % 3 == 0 else "session", ("clerk", "cook", None)[n % 3])
@@ -31,9 +30,9 @@ async def _populate(store: Store, clock: ManualClock) -> None:
             clock.advance(7)
         lease = await store.claim(name)
         at = clock.read().wall
-        story: list[Record] = [Started(at=at, run="r"), step("x", at=at), Parked(at=at, run="r", waits=("w",))]
-        story += [step("y", at=at + 1), Ended(at=at + 2, run="r", status=endings[n % 4])]
-        await append_here(store, lease, *story[: n % 6 or 1])
+        ended = Ended(at=at + 2, run="r", status=("completed", "failed", "cancelled", "limit")[n % 4])
+        story = (Started(at=at, run="r"), step("x", at=at), Parked(at=at, run="r", waits=("w",)), step("y", at=at + 1))
+        await append_here(store, lease, *(*story, ended)[: n % 6 or 1])
 
 
 async def the_status_of_a_journal_follows_its_records(store: Store, lease: Lease) -> None:
@@ -74,14 +73,10 @@ async def a_resumed_run_counts_as_a_change_of_its_journal(store: Store, lease: L
 
 
 async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_listed(store: Store) -> None:
-    stories: tuple[tuple[Record, ...], ...] = (
-        (),
-        (Started(at=5, run="r"),),
-        (Started(at=5, run="r"), Parked(at=6, run="r")),
-        (Started(at=5, run="r"), Ended(at=6, run="r", status="completed")),
-    )
     blob = await store.put_blob(b"why")
-    for n, story in enumerate(stories):
+    started, parked = Started(at=5, run="r"), Parked(at=6, run="r")
+    ended = Ended(at=6, run="r", status="completed")
+    for n, story in enumerate(((), (started,), (started, parked), (started, ended))):
         lease = await leased(store, f"j{n}")
         head = await append_here(store, lease, *story) if story else 1
         before = await store.journal(f"j{n}")
@@ -119,8 +114,7 @@ async def lists_can_be_narrowed_by_kind_status_and_agent(store: Store, clock: Ma
     everything = await store.journals()
     kinds: tuple[JournalKind | None, ...] = (None, "session", "process")
     statuses: tuple[Status | None, ...] = (None, "idle", "running", "waiting", "completed", "failed", "limit")
-    agents = (None, "clerk", "cook", "nobody")
-    for kind, status, agent in itertools.product(kinds, statuses, agents):
+    for kind, status, agent in itertools.product(kinds, statuses, (None, "clerk", "cook", "nobody")):
         lines = (line for line in everything if kind in (None, line.kind) and status in (None, line.status))
         expected = [line for line in lines if agent in (None, line.agent)]
         assert await store.journals(kind=kind, status=status, agent=agent) == expected, (kind, status, agent)
@@ -209,15 +203,13 @@ async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(s
 
 
 async def who_has_had_a_journal_in_between_does_not_open_it(store: Store) -> None:
-    lease = await _to_cook(store)
-    await append_here(store, lease, step("y"), _handed("waiter", "cook", "y"))
+    await append_here(store, await _to_cook(store), step("y"), _handed("waiter", "cook", "y"))
     await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
     assert (await store.open_journal("a", "session", "clerk")).agent == "waiter"
 
 
 async def a_fork_is_for_whom_the_parent_was_at_that_record(store: Store, reopen: Reopen) -> None:
-    lease = await _to_cook(store)
-    await append_here(store, lease, step("y"), _handed("clerk", "cook", "y"))
+    await append_here(store, await _to_cook(store), step("y"), _handed("clerk", "cook", "y"))
     store = await reopen()
     found = {at: (await store.fork(f"b{at}", "a", at)).agent for at in (1, 2, 4, 6)}
     assert found == {1: "clerk", 2: "clerk", 4: "cook", 6: "clerk"}
@@ -225,8 +217,7 @@ async def a_fork_is_for_whom_the_parent_was_at_that_record(store: Store, reopen:
 
 
 async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(store: Store) -> None:
-    lease = await _to_cook(store)
-    await append_here(store, lease, step("y"))
+    await append_here(store, await _to_cook(store), step("y"))
     fork = await store.fork("b", "a", 3)
     assert (fork.parent_seq, fork.agent) == (4, "cook")
     assert await store.fork("b", "a", 3) == await store.fork("b", "a", 4) == fork

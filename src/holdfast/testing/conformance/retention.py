@@ -28,9 +28,9 @@ async def _begun(store: Store, id: str = "p") -> Lease:
     return lease
 
 
-async def _end(store: Store, lease: Lease, *records: Record) -> int:
+async def _end(store: Store, lease: Lease, *records: Record, spend: Spend | None = None) -> int:
     """End a process and release its lease; returns the head of its journal."""
-    head = await append_here(store, lease, *records, Ended(at=2, run="r", status="completed"))
+    head = await append_here(store, lease, *records, Ended(at=2, run="r", status="completed"), spend=spend)
     await store.release(lease, seen=lease.wakes)
     return head
 
@@ -142,7 +142,7 @@ async def an_old_blob_goes_with_the_last_journal_that_had_it(store: Store, clock
 async def waits_and_notifications_go_with_their_journal(store: Store) -> None:
     lease = await _begun(store)
     await store.open_wait("p", "w", deadline=5)
-    told = (await store.notify("p", kind="task", title="done"))[0]
+    told, _ = await store.notify("p", kind="task", title="done")
     await store.settle_notification(told.id, "acknowledged")
     head = await _end(store, lease)
     await store.release(await store.claim("p"), seen=(await store.wakes(["p"]))["p"])
@@ -151,9 +151,8 @@ async def waits_and_notifications_go_with_their_journal(store: Store) -> None:
 
 
 async def spending_survives_pruning(store: Store) -> None:
-    lease, spend = await _begun(store), Spend(model_calls=1, cost_micros=7)
-    head = await append_here(store, lease, step("x"), Ended(at=2, run="r", status="completed"), spend=spend)
-    await store.release(lease, seen=lease.wakes)
+    spend = Spend(model_calls=1, cost_micros=7)
+    head = await _end(store, await _begun(store), step("x"), spend=spend)
     await store.prune_journal("p", head=head, detail="completed", key=KEY, spent={0: spend})
     assert await store.spent("f") == spend
     assert await store.examine(lambda reader: audit(reader, None, _spends_nothing)) == []
@@ -172,8 +171,7 @@ async def a_trimmed_journal_goes_on_where_it_was(store: Store, lease: Lease, reo
 
 
 async def the_last_record_of_a_journal_is_never_trimmed(store: Store, lease: Lease) -> None:
-    head = await append_here(store, lease, step("a"))
-    await refusal(InvalidNumber, store.trim_journal(lease, head))
+    await refusal(InvalidNumber, store.trim_journal(lease, await append_here(store, lease, step("a"))))
 
 
 async def only_the_holder_of_a_journal_trims_it(store: Store, lease: Lease) -> None:

@@ -198,8 +198,7 @@ async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
         "revoked": store.wait_token("a", "revoked"),
         "revoked with all": store.wait_token("closed", "w"),
     }
-    payloads: tuple[object, ...] = (1, float("nan"), "x" * (store.limits.input_bytes + 1))
-    for payload in payloads:
+    for payload in (1, float("nan"), "x" * (store.limits.input_bytes + 1)):
         told: dict[str, str] = {}  # everything that the bearer of a token can see of the refusal
         for name, token in bad.items():
             error = await refusal(errors.HoldfastError, store.resolve(token, payload))
@@ -222,10 +221,8 @@ def _ended(run: str = "t1", *, unstarted: bool = False) -> Ended:
     return Ended(at=2, run=run, status="cancelled", unstarted=unstarted)
 
 
-async def open_waits_of_a_run_are_cancelled_by_its_end(
-    store: Store, lease: RunLease, clock: ManualClock, reopen: Reopen
-) -> None:
-    await store.open_wait("a", "t1/deadline", deadline=clock.read().wall + 1_000)
+async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, lease: RunLease, reopen: Reopen) -> None:
+    await store.open_wait("a", "t1/deadline", deadline=store.clock.read().wall + 1_000)
     await store.open_wait("a", "t1/2.tools/1.ask/go")
     await append_here(store, lease, step("x"), _ended())
     assert await store.next_due() is None
@@ -474,8 +471,7 @@ async def a_resolution_that_came_before_the_question_does_not_answer_it(store: S
 async def an_answer_after_the_deadline_settles_nothing_and_stores_no_rule(store: Store, clock: ManualClock) -> None:
     await _ask(store, deadline=clock.read().wall + 10)
     clock.advance(10)
-    rule = store.new_rule("clerk", RULE, by="ops")
-    late = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST, rule=rule)
+    late = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST, rule=store.new_rule("clerk", RULE, by="ops"))
     assert (late.won, late.wait.state, late.wait.payload, late.rule) == (False, "expired", None, None)
     assert await store.rules("clerk") == []
 
@@ -501,8 +497,7 @@ async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two
 async def an_answer_returns_a_rule_that_is_in_force_already(store: Store) -> None:
     await _ask(store)
     rule, _ = await store.add_rule("clerk", RULE, by="boss")
-    settled = await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))
-    assert settled.rule == rule
+    assert (await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))).rule == rule
 
 
 async def an_answer_whose_rule_has_no_room_settles_nothing(store: Store) -> None:
@@ -540,12 +535,10 @@ async def an_answer_is_used_once(store: Store) -> None:
 
 async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
     lease = await _approved(store, "w")
-    appends = [store.append(lease, [step("a")], head=1, consume=["w"]) for _ in range(2)]
-    second = [store.append(lease, [step("b")], head=2, consume=["w"])]
-    answers = await asyncio.gather(*appends, *second, return_exceptions=True)
-    assert answers[0] == 2
-    assert isinstance(answers[1], errors.HeadConflict)
-    assert isinstance(answers[2], errors.WaitConsumed)
+    first, again, next_one = [store.append(lease, [step("a")], head=head, consume=["w"]) for head in (1, 1, 2)]
+    await refusal(errors.HeadConflict, again)
+    await refusal(errors.WaitConsumed, next_one)
+    assert await first == 2
 
 
 async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:

@@ -23,8 +23,7 @@ from holdfast.testing.dialects import DialectName, RequestSummary, StreamedReply
 from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem, check_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class HttpError:
+class HttpError(msgspec.Struct, frozen=True):
     """A response with an error status. `retry_after` is a number of seconds, or a text such as a date."""
 
     status: int
@@ -41,13 +40,11 @@ class HttpError:
             check_seconds("retry_after", after)
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(msgspec.Struct, frozen=True):
     """The connection ends before the first byte of the response."""
 
 
-@dataclass(frozen=True, slots=True)
-class CutStream:
+class CutStream(msgspec.Struct, frozen=True):
     """The response ends after `after` chunks, without its terminal frame.
 
     `clean`: HTTP ends regularly. Otherwise the connection breaks.
@@ -60,8 +57,7 @@ class CutStream:
         check_int("after", self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(msgspec.Struct, frozen=True):
     """Silence after `after` chunks (None: before the first byte), for `seconds` or until the client disconnects."""
 
     after: int | None = None
@@ -74,8 +70,7 @@ class Stall:
             check_seconds("seconds", self.seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class BadFrame:
+class BadFrame(msgspec.Struct, frozen=True):
     """A frame that is not JSON after `after` chunks; the rest follows regularly."""
 
     after: int = 0
@@ -84,8 +79,7 @@ class BadFrame:
         check_int("after", self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorFrame:
+class ErrorFrame(msgspec.Struct, frozen=True):
     """The status is 200, but after `after` chunks the stream reports an error and ends."""
 
     after: int = 0

@@ -67,16 +67,8 @@ class ScriptedDelay(msgspec.Struct, frozen=True):
 
 
 ScriptPart: TypeAlias = str | ScriptedCall | ScriptedStream | Part
-ScriptReply: TypeAlias = (
-    ScriptPart
-    | Sequence[ScriptPart]
-    | ScriptedReply
-    | ScriptedCut
-    | ScriptedError
-    | ScriptedDelay
-    | ModelReply
-    | BaseException
-)
+ScriptFailure: TypeAlias = ScriptedCut | ScriptedError | BaseException
+ScriptReply: TypeAlias = ScriptPart | Sequence[ScriptPart] | ScriptedReply | ScriptedDelay | ModelReply | ScriptFailure
 ScriptFunction: TypeAlias = Callable[[ModelRequest], ScriptReply | Awaitable[ScriptReply]]
 ScriptItem: TypeAlias = ScriptReply | ScriptFunction
 _PART_TYPES: Final = (str, ScriptedCall, ScriptedStream, Text, Reasoning, Refusal, ToolCall, Attachment)

@@ -486,8 +486,7 @@ async def a_wait_that_is_settled_wakes_a_session_that_waits(store: Store, clock:
 
 
 async def a_wait_that_stays_open_or_was_settled_before_wakes_no_session(store: StoreA) -> None:
-    await store.open_wait("a", "w")
-    await store.open_wait("a", "other")
+    await suite.open_each_wait(store, "w", "other")
     await store.cancel_wait("a", "other")
     await _parked(store, "a", "w")
     await store.expire_wait("a", "w")
@@ -509,8 +508,7 @@ async def a_wait_that_is_settled_wakes_no_session_that_is_not_waiting(store: Sto
 
 
 async def a_session_that_parks_for_an_answered_wait_is_woken_at_once(store: Store, lease: Lease) -> None:
-    for name in ("open", "answered"):
-        await store.open_wait("a", name)
+    await suite.open_each_wait(store, "open", "answered")
     await store.resolve(store.wait_token("a", "answered"), 1)
     await append_here(store, lease, Started(at=1, run="r"))
     await append_here(store, lease, Parked(at=2, run="r", waits=("open", "answered")))
@@ -525,8 +523,7 @@ async def a_session_that_parks_for_a_buffered_answer_is_woken_at_once(store: Sto
 
 
 async def a_session_that_parks_for_open_waits_is_not_woken(store: StoreA) -> None:
-    await store.open_wait("a", "open")
-    await store.open_wait("a", "unrelated")
+    await suite.open_each_wait(store, "open", "unrelated")
     await store.cancel_wait("a", "unrelated")
     await _parked(store, "a", "open", "nobody opened this yet")
     assert await store.work() == []

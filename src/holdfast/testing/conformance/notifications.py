@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast import errors
 from holdfast.records import Admitted, Ended, EndStatus, Started
 from holdfast.store import Lease, Notification, Notify, Receipt, Store
 from holdfast.store.audit import audit
 from holdfast.store.notifications import backoff
-from holdfast.testing.conformance.suite import append_here, leased, read_pages, refusal, step, unchanged
+from holdfast.testing.conformance.suite import DAY, append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
@@ -486,9 +486,6 @@ async def a_claimed_notification_is_delivered_after_a_restart(store: Store, leas
     turn = [Started(at=1, run="t1"), admitted, Ended(at=3, run="t1", status="completed")]
     await append_here(store, await store.claim("a"), *turn)
     assert (await store.notification(found.id)).state == "acknowledged"
-
-
-DAY: Final = 24 * 60 * 60 * 1000
 
 
 async def _states(store: Store) -> set[str]:

@@ -9,7 +9,7 @@ from holdfast.errors import Fenced, InvalidNumber, JournalConflict, JournalInUse
 from holdfast.records import Admitted, Ended, Record, Started
 from holdfast.store.audit import audit
 from holdfast.store.spending import ReadBlob, Spend
-from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, step, with_blob
+from holdfast.testing.conformance.suite import Reopen, append_here, leased, open_each_wait, refusal, step, with_blob
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Store
@@ -194,8 +194,7 @@ async def a_key_whose_input_was_emptied_is_still_taken(store: Store, lease: Leas
 
 
 async def old_waits_that_are_settled_are_removed(store: Store, lease: Lease, clock: ManualClock) -> None:
-    for name in ("w.1", "w.2", "x.1"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "w.1", "w.2", "x.1")
     for name in ("w.1", "x.1"):
         await store.cancel_wait("a", name)
     clock.advance(10)

@@ -33,6 +33,7 @@ StoreA: TypeAlias = "Store"
 ClerkLease: TypeAlias = "Lease"
 RunLease: TypeAlias = "Lease"
 Reopen: TypeAlias = "Callable[[], Awaitable[Store]]"
+DAY: Final = 24 * 60 * 60 * 1_000
 PATIENCE: Final = 5.0
 """Seconds of real time after which something that should have happened did not."""
 
@@ -205,6 +206,12 @@ async def leased(store: Store, journal: str, *, ttl_ms: int = 10_000) -> Lease:
     """The lease on a journal that is made for it."""
     await store.open_journal(journal)
     return await store.claim(journal, ttl_ms=ttl_ms)
+
+
+async def open_each_wait(store: Store, *names: str) -> None:
+    """Open waits of the journal "a", without a deadline."""
+    for name in names:
+        await store.open_wait("a", name)
 
 
 async def append_here(store: Store, lease: Lease, *added: Record, spend: Spend | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
 from holdfast.records import Admitted, Ended, Started
-from holdfast.testing.conformance.suite import append_here, leased, read_pages, refusal, step, unchanged
+from holdfast.testing.conformance.suite import append_here, leased, open_each_wait, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Settlement, Store, Wait
@@ -115,8 +115,7 @@ async def the_first_deadline_of_a_wait_stays(store: StoreA, clock: ManualClock) 
 
 
 async def one_wait_can_be_revoked_and_the_others_stay(store: StoreA) -> None:
-    for name in ("v", "w"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "v", "w")
     assert await store.revoke_waits("a", "w") == 1
     resolution = store.resolve(store.wait_token("a", "w"), 1)
     await refusal(errors.WaitUnknown, resolution, store.open_wait("a", "w"), store.cancel_wait("a", "w"))
@@ -158,8 +157,7 @@ async def waits_and_their_tokens_survive_reopening(store: StoreA, clock: ManualC
 
 
 async def waits_are_listed_by_name(store: StoreA) -> None:
-    for name in ("b", "é", "a", "Z", "😀", "ab"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "b", "é", "a", "Z", "😀", "ab")
     assert [found.name for found in await store.waits("a")] == ["Z", "a", "ab", "b", "é", "😀"]
     assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
 
@@ -185,8 +183,7 @@ async def due_waits_come_longest_overdue_first(store: StoreA, clock: ManualClock
 
 async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
     await store.open_journal("closed")
-    await store.open_wait("a", "w")
-    await store.open_wait("a", "revoked")
+    await open_each_wait(store, "w", "revoked")
     await store.revoke_waits("a", "revoked")
     await store.revoke_waits("closed")
     good = store.wait_token("a", "w")
@@ -248,8 +245,7 @@ async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, lease:
 
 async def waits_of_other_runs_and_of_no_run_stay_open(store: Store, lease: RunLease) -> None:
     names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
-    for name in names:
-        await store.open_wait("a", name)
+    await open_each_wait(store, *names)
     await append_here(store, lease, _ended())
     assert await _states(store) == dict.fromkeys(names, "open")
 
@@ -263,8 +259,7 @@ async def waits_of_other_journals_stay_open(store: Store, lease: RunLease) -> No
 
 async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store, lease: RunLease) -> None:
     await store.accept("a", 1, key="k")
-    for name in ("t1/deadline", "t2/deadline"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "t1/deadline", "t2/deadline")
     await append_here(store, lease, Admitted(at=1, input=1, key="k", run="t2"), _ended("t2", unstarted=True))
     assert await _states(store) == {"t1/deadline": "open", "t2/deadline": "cancelled"}
 
@@ -278,8 +273,7 @@ async def an_end_that_is_refused_ends_no_wait(store: Store, lease: RunLease) -> 
 
 
 async def waits_are_listed_by_their_state(store: StoreA, clock: ManualClock) -> None:
-    for name in ("z open", "open"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "z open", "open")
     await _settled(store, clock)
     for state in SETTLED:
         assert [found.name for found in await store.waits("a", state=state)] == [state]

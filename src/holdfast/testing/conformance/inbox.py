@@ -131,6 +131,37 @@ async def a_fresh_receipt_has_the_head_of_the_journal_and_a_repeated_one_has_not
     assert [(await store.accept("a", 1, key="k")).head for _ in range(2)] == [3, 0]
 
 
+async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
+    await store.open_journal("b")
+    await store.accept("a", "hello", key="k")
+    (waiting,) = await store.pending("a")
+    assert await store.input("a", 1) == waiting
+    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
+    store = await reopen()
+    assert await store.input("a", 1) == waiting
+    for journal, number in (("a", 2), ("a", 0), ("b", 1)):
+        assert await store.input(journal, number) is None
+
+
+async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> None:
+    for number in range(6):
+        await store.accept("a", number, key=f"k{number}")
+    await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
+    assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
+    assert [found.input for found in await store.pending("a", after=5)] == [6]
+    assert await store.pending("a", after=6) == []
+    await refusal(errors.InvalidNumber, store.pending("a", after=-1))
+
+
+async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
+    limit = store.limits.pending_inputs
+    await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
+    receipt = await store.accept("a", "stop", key="stop", urgent=True)
+    assert (receipt.input, receipt.fresh) == (limit + 1, True)
+    assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
+    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
+
+
 async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: ManualClock) -> None:
     await store.open_journal("b")
     first = await store.accept("a", "hello", key="k")

@@ -171,6 +171,14 @@ async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(sto
     assert await store.feed(after=feed[-1].pos) == []
 
 
+async def a_mark_comes_after_all_earlier_writes(store: Store, lease: Lease) -> None:
+    appending = store.append(lease, [step("x")], head=1)
+    mark = store.read_position()
+    later = store.append(lease, [step("y")], head=2)
+    assert (await appending, await mark, await later) == (2, 2, 3)
+    assert [entry.seq for entry in await store.feed(after=await mark)] == [3]
+
+
 async def a_refused_append_leaves_no_gap_in_the_feed(store: Store, lease: Lease) -> None:
     attempts = [store.append(lease, [step(str(n))], head=head) for n, head in enumerate((1, 7, 2, 9, 3))]
     await asyncio.gather(*attempts, return_exceptions=True)

@@ -497,10 +497,8 @@ async def _finished(store: Store, title: str = "done") -> int:
     return (await store.settle_notification((await _notify(store, title)).id, "acknowledged"))[0].id
 
 
-async def a_purge_removes_finished_notifications_only(
-    store: Store, lease: RunLease, clock: ManualClock, reopen: Reopen
-) -> None:
-    now = clock.read().wall
+async def a_purge_removes_finished_notifications_only(store: Store, lease: RunLease, reopen: Reopen) -> None:
+    now = store.clock.read().wall
     numbers = {state: (await _notify(store, state)).id for state in ("claimed", "acknowledged", "cancelled")}
     await store.deliver_notifications(lease, [numbers["claimed"]], "news")
     for state in ("acknowledged", "cancelled"):
@@ -544,14 +542,12 @@ async def a_purge_removes_a_limited_number_oldest_first(store: StoreA, clock: Ma
     assert await store.purge_notifications(clock.read().wall, 2) == (1, False)
 
 
-async def numbers_of_notifications_are_not_used_again_after_a_purge(
-    store: StoreA, clock: ManualClock, reopen: Reopen
-) -> None:
+async def numbers_of_notifications_are_not_used_again_after_a_purge(store: StoreA, reopen: Reopen) -> None:
     await _notify(store, "first")
     await _finished(store)
     await _notify(store, "second")
     newest = await _finished(store)
-    await store.purge_notifications(clock.read().wall)
+    await store.purge_notifications(store.clock.read().wall)
     assert await store.examine(audit) == []
     store = await reopen()
     assert (await _notify(store, "third")).id > newest, "a number is never given to another one"

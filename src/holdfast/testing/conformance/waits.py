@@ -56,15 +56,13 @@ async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(one: Store
     assert (sum(answer.won for answer in answers), len({answer.wait.payload for answer in answers})) == (1, 1)
 
 
-async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
-    store: StoreA, clock: ManualClock, reopen: Reopen
-) -> None:
+async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(store: StoreA, reopen: Reopen) -> None:
     token = store.wait_token("a", "w")
     early = await store.resolve(token, "early")
     assert (early.won, early.wait.opened) == (True, False)
     assert not (await store.resolve(token, "later")).won
     store = await reopen()
-    opened = await store.open_wait("a", "w", deadline=clock.read().wall - 1)
+    opened = await store.open_wait("a", "w", deadline=store.clock.read().wall - 1)
     assert (opened.state, opened.payload, opened.opened) == ("resolved", b'"early"', True)
     assert await store.due() == []
 
@@ -129,11 +127,9 @@ async def a_revoked_wait_forgets_its_resolution(store: StoreA) -> None:
     assert (found.state, found.payload) == ("revoked", None)
 
 
-async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(
-    store: StoreA, clock: ManualClock, reopen: Reopen
-) -> None:
+async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(store: StoreA, reopen: Reopen) -> None:
     await store.open_journal("b")
-    await store.open_wait("a", "v", deadline=clock.read().wall + 1)
+    await store.open_wait("a", "v", deadline=store.clock.read().wall + 1)
     await store.open_wait("a", "w")
     await store.open_wait("b", "w")
     assert await store.revoke_waits("a") == 2
@@ -279,45 +275,6 @@ async def waits_are_listed_by_their_state(store: StoreA, clock: ManualClock) -> 
         assert [found.name for found in await store.waits("a", state=state)] == [state]
     assert [found.name for found in await store.waits("a", state="open")] == ["open", "z open"]
     assert [found.name for found in await store.waits("a", 1, state="open")] == ["open"]
-
-
-async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> None:
-    for number in range(6):
-        await store.accept("a", number, key=f"k{number}")
-    await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
-    assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
-    assert [found.input for found in await store.pending("a", after=5)] == [6]
-    assert await store.pending("a", after=6) == []
-    await refusal(errors.InvalidNumber, store.pending("a", after=-1))
-
-
-async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
-    await store.open_journal("b")
-    await store.accept("a", "hello", key="k")
-    (waiting,) = await store.pending("a")
-    assert await store.input("a", 1) == waiting
-    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
-    store = await reopen()
-    assert await store.input("a", 1) == waiting
-    for journal, number in (("a", 2), ("a", 0), ("b", 1)):
-        assert await store.input(journal, number) is None
-
-
-async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
-    limit = store.limits.pending_inputs
-    await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
-    receipt = await store.accept("a", "stop", key="stop", urgent=True)
-    assert (receipt.input, receipt.fresh) == (limit + 1, True)
-    assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
-    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
-
-
-async def a_mark_comes_after_all_earlier_writes(store: Store, lease: Lease) -> None:
-    appending = store.append(lease, [step("x")], head=1)
-    mark = store.read_position()
-    later = store.append(lease, [step("y")], head=2)
-    assert (await appending, await mark, await later) == (2, 2, 3)
-    assert [entry.seq for entry in await store.feed(after=await mark)] == [3]
 
 
 BODY = b'{"tool":"refund","args":{"cents":900}}'

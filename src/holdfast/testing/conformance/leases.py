@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -16,7 +14,7 @@ from holdfast.records import Admitted, Ended, Opened, Parked, Record, Resumed, S
 from holdfast.store import Lease, Store, Work
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import suite
-from holdfast.testing.conformance.suite import all_work, append_here, leased, read_pages, refusal, step, unchanged
+from holdfast.testing.conformance.suite import all_work, append_here, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -268,13 +266,8 @@ async def lists_can_be_narrowed_by_role_and_session(store: Store, clock: ManualC
         role, session = (None, "task", "timer")[n % 3], (None, "s", "t")[n // 4]
         await store.open_journal(f"j{n:02}", kind, role=role, session=session)
     await append_here(store, await store.claim("j04"), Started(at=clock.read().wall, run="r"))
-    everything = await store.journals()
     roles, sessions = (None, "task", "timer", "none"), (None, "s", "t", "none")
-    for role, session, status in itertools.product(roles, sessions, (None, "idle", "running")):
-        lines = (line for line in everything if role in (None, line.role) and session in (None, line.session))
-        narrowed = partial(store.journals, role=role, session=session, status=status)
-        expected = [line for line in lines if status in (None, line.status)]
-        assert await narrowed() == await read_pages(narrowed, 2) == expected, narrowed.keywords
+    await suite.check_narrowed(store.journals, 2, role=roles, session=sessions, status=(None, "idle", "running"))
 
 
 async def a_fork_has_the_role_and_session_of_its_parent(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from inspect import get_annotations, iscoroutinefunction
@@ -154,6 +155,23 @@ async def read_pages(
         assert page[0] not in found, "a page begins with an item that was shown before"
         found.extend(page)
     return found
+
+
+async def check_narrowed(
+    read: Callable[..., Awaitable[list[Any]]], *sizes: int, **choices: tuple[str | None, ...]
+) -> None:
+    """Assert that a list has the right items for every combination of these arguments; None is for any.
+
+    Each argument has the name of a field. The list is read without a limit, and in pages of these sizes.
+    """
+    everything = await read()
+    for combination in itertools.product(*choices.values()):
+        terms = dict(zip(choices, combination, strict=True))
+        wanted = {name: value for name, value in terms.items() if value is not None}
+        expected = [item for item in everything if {name: getattr(item, name) for name in wanted} == wanted]
+        assert await read(**terms) == expected, terms
+        for size in sizes:
+            assert await read_pages(partial(read, **terms), size) == expected, (terms, size)
 
 
 async def all_work(store: Store, limit: int | None = None) -> list[Work]:

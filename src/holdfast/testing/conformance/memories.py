@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidId, MemoryConflict, MemoryFull, PayloadTooLarge
-from holdfast.testing.conformance.suite import Reopen, memory_entries, refusal, unchanged
+from holdfast.testing.conformance.suite import Now, Reopen, memory_entries, refusal, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -23,8 +23,7 @@ async def _keys(store: Store, scope: str | None, words: str) -> set[str]:
     return {found.key for found in (await store.memory_search(scope, words)).entries}
 
 
-async def a_memory_survives_reopening(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    now = clock.read().wall
+async def a_memory_survives_reopening(store: Store, clock: ManualClock, now: Now, reopen: Reopen) -> None:
     made = await store.memory_put("team", "greeting", "Grüß Gott\n☃", by="clerk")
     assert (made.scope, made.key, made.version, made.value) == ("team", "greeting", 1, "Grüß Gott\n☃")
     assert (made.created, made.updated, made.expires, made.by) == (now, now, None, "clerk")
@@ -69,8 +68,7 @@ async def versions_grow_also_over_deletion(store: Store, reopen: Reopen) -> None
     await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
 
 
-async def the_history_has_every_change_newest_first(store: Store, clock: ManualClock) -> None:
-    now = clock.read().wall
+async def the_history_has_every_change_newest_first(store: Store, clock: ManualClock, now: Now) -> None:
     await store.memory_put("s", "k", "one", by="a")
     clock.advance(1)
     await store.memory_put("s", "k", "two", by="b")

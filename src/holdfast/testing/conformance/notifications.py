@@ -16,7 +16,7 @@ from holdfast.testing.conformance.suite import DAY, append_here, check_narrowed,
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
-    from holdfast.testing.conformance.suite import Reopen, RunLease, StoreA
+    from holdfast.testing.conformance.suite import Now, Reopen, RunLease, StoreA
 
 
 async def _notify(store: Store, title: str = "done", *, priority: int = 0, due: int | None = None) -> Notification:
@@ -38,8 +38,7 @@ async def _attend(store: Store) -> None:
     await store.release(lease, seen=lease.wakes)
 
 
-async def a_notification_is_queued_as_it_was_given(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
-    now = clock.read().wall
+async def a_notification_is_queued_as_it_was_given(store: StoreA, now: Now, reopen: Reopen) -> None:
     backup = partial(store.notify, "a", kind="task", title="Backup", body="12 files\n☃", source="task-7")
     found, fresh = await backup(priority=3, key="k", expires=now + 10)
     assert fresh
@@ -126,8 +125,7 @@ async def a_notification_waits_until_it_is_due(store: StoreA, clock: ManualClock
     assert await store.next_due() is None
 
 
-async def the_next_moment_is_that_of_a_wait_or_of_a_notification(store: StoreA, clock: ManualClock) -> None:
-    now = clock.read().wall
+async def the_next_moment_is_that_of_a_wait_or_of_a_notification(store: StoreA, now: Now) -> None:
     await store.open_wait("a", "w", deadline=now + 50)
     for due, first in ((100, 50), (20, 20)):
         await _notify(store, due=now + due)
@@ -146,8 +144,7 @@ async def several_notifications_that_become_due_wake_their_journal_once(store: S
     assert await store.next_due() is None
 
 
-async def an_expired_notification_is_not_delivered(store: StoreA, clock: ManualClock) -> None:
-    now = clock.read().wall
+async def an_expired_notification_is_not_delivered(store: StoreA, clock: ManualClock, now: Now) -> None:
     found, _ = await store.notify("a", kind="task", title="done", expires=now + 10)
     assert await store.next_due() == now + 10
     clock.advance(10)
@@ -240,8 +237,7 @@ async def an_appended_notification_under_a_key_that_says_the_same_is_there_alrea
     assert len(await store.notifications()) == 1
 
 
-async def the_first_to_settle_a_notification_decides(store: StoreA, clock: ManualClock) -> None:
-    now = clock.read().wall
+async def the_first_to_settle_a_notification_decides(store: StoreA, now: Now) -> None:
     for state in ("queued", "acknowledged", "cancelled", "expired"):
         for wanted in ("cancelled", "acknowledged", "queued"):
             found, _ = await store.notify("a", kind="task", title="x", expires=now if state == "expired" else None)
@@ -316,8 +312,7 @@ async def several_notifications_are_carried_by_one_input(store: Store, lease: Le
     assert await _work(store) == [("a", 4)]
 
 
-async def an_input_carries_only_notifications_that_are_ready(store: Store, clock: ManualClock) -> None:
-    now = clock.read().wall
+async def an_input_carries_only_notifications_that_are_ready(store: Store, clock: ManualClock, now: Now) -> None:
     lease = await leased(store, "a")
     ready = await _notify(store, "ready")
     later = await _notify(store, "later", due=now + 100)
@@ -492,8 +487,7 @@ async def _finished(store: Store, title: str = "done") -> int:
     return (await store.settle_notification((await _notify(store, title)).id, "acknowledged"))[0].id
 
 
-async def a_purge_removes_finished_notifications_only(store: Store, lease: RunLease, reopen: Reopen) -> None:
-    now = store.clock.read().wall
+async def a_purge_removes_finished_notifications_only(store: Store, lease: RunLease, now: Now, reopen: Reopen) -> None:
     numbers = {state: (await _notify(store, state)).id for state in ("claimed", "acknowledged", "cancelled")}
     await store.deliver_notifications(lease, [numbers["claimed"]], "news")
     for state in ("acknowledged", "cancelled"):

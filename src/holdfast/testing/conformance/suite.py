@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 E = TypeVar("E", bound=HoldfastError)
+Now: TypeAlias = "int"
 StoreA: TypeAlias = "Store"
 ClerkLease: TypeAlias = "Lease"
 RunLease: TypeAlias = "Lease"
@@ -71,8 +72,9 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
 
     `Store` is an opening of the storage, `StoreA` one with a new journal "a", `Lease` the first opening's lease on a
     new journal "a" for a second, `ClerkLease` that of a journal of the agent clerk, `RunLease` that of a journal in
-    which the run "t1" has begun. `ManualClock` is the clock of all openings. `Reopen` closes all openings and returns
-    another one. After the case the storage must pass the audit. A case that takes `Stores` does all of this itself.
+    which the run "t1" has begun. `ManualClock` is the clock of all openings, `Now` its time when the case begins.
+    `Reopen` closes all openings and returns another one. After the case the storage must pass the audit. A case that
+    takes `Stores` does all of this itself.
     """
     clock = ManualClock()
     async with AsyncExitStack() as stack:
@@ -100,6 +102,8 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
                         await append_here(store, given[name], Started(at=1, run="t1"))
                 case "ManualClock":
                     given[name] = clock
+                case "Now":
+                    given[name] = clock.read().wall
                 case "Reopen":
                     given[name] = reopen
                 case "Stores":

@@ -16,7 +16,7 @@ from holdfast.testing.conformance.suite import append_here, leased, open_each_wa
 if TYPE_CHECKING:
     from holdfast.store import Lease, Settlement, Store, Wait
     from holdfast.testing.clock import ManualClock
-    from holdfast.testing.conformance.suite import Reopen, RunLease, StoreA
+    from holdfast.testing.conformance.suite import Now, Reopen, RunLease, StoreA
 
 
 SETTLED: Final = ("resolved", "expired", "cancelled", "revoked")
@@ -158,8 +158,7 @@ async def waits_are_listed_by_name(store: StoreA) -> None:
     assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
 
 
-async def due_waits_come_longest_overdue_first(store: StoreA, clock: ManualClock) -> None:
-    now = clock.read().wall
+async def due_waits_come_longest_overdue_first(store: StoreA, clock: ManualClock, now: Now) -> None:
     await store.open_journal("b")
     assert await store.next_due() is None
     for journal, name, delay in (("a", "x", 30), ("b", "x", 10), ("a", "y", 20), ("b", "y", 40)):
@@ -292,8 +291,7 @@ def _places(found: list[Wait]) -> list[tuple[str, str]]:
     return [(wait.journal, wait.name) for wait in found]
 
 
-async def a_wait_keeps_its_question(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    now = clock.read().wall
+async def a_wait_keeps_its_question(store: Store, now: Now, reopen: Reopen) -> None:
     opened = await _ask(store)
     assert (opened.kind, opened.body, opened.digest, opened.at) == ("approval", BODY, DIGEST, now)
     store = await reopen()

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias, cast
 
@@ -307,9 +308,9 @@ class ProviderConnection(asyncio.Protocol):
         planned = self._handler.ready(request)
         if planned is not None and not any(type(step) is Pause for step in planned.steps):
             deque(self._send(planned, _request_id(request)))
-            return
-        self._task = asyncio.create_task(self._send_slowly(request, planned))
-        self._task.add_done_callback(self._sent)
+        else:
+            self._task = asyncio.create_task(self._send_slowly(request, planned))
+            self._task.add_done_callback(self._sent)
 
     def _send(self, planned: ResponsePlan, request_id: bytes) -> Iterator[Pause]:
         """Execute a plan up to its next pause."""
@@ -422,8 +423,7 @@ class RequestHandler:
 
     async def _answer(self, asked: RequestSummary) -> tuple[StreamedReply, bool]:
         """Return the answer of the script; True if it is cut off."""
-        request = ModelRequest(messages=(), position=asked.position)
-        events = [event async for event in self.script.stream(request)]
+        events = [event async for event in self.script.stream(ModelRequest(messages=(), position=asked.position))]
         words = [event.text for event in events if isinstance(event, TextChunk)]
         last = events[-1]
         cut = not isinstance(last, StreamEnd)
@@ -473,11 +473,9 @@ class FakeProvider:
         """Listen on loopback; port 0 is any free port."""
         if self._server is not None:
             raise UsageError("this provider is running already")
-        loop = asyncio.get_running_loop()
+        connect = partial(ProviderConnection, self._handler)
         # Hundreds of conversations may begin at once.
-        self._server = await loop.create_server(
-            lambda: ProviderConnection(self._handler), "127.0.0.1", port, backlog=1_024
-        )
+        self._server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", port, backlog=1_024)
 
     async def close(self) -> None:
         server, self._server = self._server, None

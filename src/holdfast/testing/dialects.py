@@ -224,8 +224,7 @@ def _error(dialect: DialectName, status: int, message: str, code: str, retry: fl
             name = _ERRORS.get(status, _OTHER_ERROR)[1]
             return {"error": {"code": status, "message": message, "status": name, "details": details}}
         case _:
-            error = {"message": message, "type": _openai_type(status), "param": None, "code": code or None}
-            return {"error": error}
+            return {"error": {"message": message, "type": _openai_type(status), "param": None, "code": code or None}}
 
 
 def _openai_type(status: int) -> str:
@@ -299,13 +298,8 @@ class AnthropicWriter(ReplyWriter):
         return sse({"type": "content_block_start", "index": index, "content_block": block}, "content_block_start")
 
     def piece(self, index: int, part: Part, words: str) -> bytes:
-        match part:
-            case ToolCall():
-                return self._delta(index, {"type": "input_json_delta", "partial_json": words})
-            case Reasoning():
-                return self._delta(index, {"type": "thinking_delta", "thinking": words})
-            case _:
-                return self._delta(index, {"type": "text_delta", "text": words})
+        kind, field = _ANTHROPIC_PIECES.get(type(part), ("text_delta", "text"))
+        return self._delta(index, {"type": kind, field: words})
 
     def closing(self, index: int, part: Part) -> bytes:
         signed = b""
@@ -350,6 +344,12 @@ class AnthropicWriter(ReplyWriter):
     @staticmethod
     def _delta(index: int, delta: dict[str, str]) -> bytes:
         return sse({"type": "content_block_delta", "index": index, "delta": delta}, "content_block_delta")
+
+
+_ANTHROPIC_PIECES: Final[Mapping[type[Part], tuple[str, str]]] = {
+    ToolCall: ("input_json_delta", "partial_json"),
+    Reasoning: ("thinking_delta", "thinking"),
+}
 
 
 def _anthropic_usage(usage: Usage) -> dict[str, Any]:
@@ -403,8 +403,7 @@ class ChatWriter(ReplyWriter):
                 field = _CHAT_FIELDS.get(type(part), "content")
                 message[field] = (message.get(field) or "") + part_text(part)
         choice = {"index": 0, "message": message, "finish_reason": _FINISH_REASONS[self._reply.finish][1]}
-        usage = _chat_usage(self._reply.usage)
-        return {**self._frame("chat.completion"), "choices": [choice], "usage": usage}
+        return {**self._frame("chat.completion"), "choices": [choice], "usage": _chat_usage(self._reply.usage)}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
@@ -467,9 +466,8 @@ class GoogleWriter(ReplyWriter):
                 return {"text": words}
 
     def _answer(self, parts: list[dict[str, Any]], finish: str | None = None) -> dict[str, Any]:
-        candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
-        if finish is not None:
-            candidate["finishReason"] = finish
+        reason = {} if finish is None else {"finishReason": finish}
+        candidate = {"content": {"parts": parts, "role": "model"}, "index": 0, **reason}
         usage = self._reply.usage
         counts = {
             "promptTokenCount": prompt_tokens(usage),
@@ -499,29 +497,17 @@ class ResponsesWriter(ReplyWriter):
     def opening(self, index: int, part: Part) -> bytes:
         item = self._item(index, part, empty=True)
         added = self._event("response.output_item.added", {"output_index": index, "item": item})
-        match part:
-            case ToolCall():
-                return added
-            case Reasoning():
-                summary = {"summary_index": 0, "part": {"type": "summary_text", "text": ""}}
-                return added + self._inside(index, part, "response.reasoning_summary_part.added", summary)
-            case _:
-                inner = {"content_index": 0, "part": self._words(part, "")}
-                return added + self._inside(index, part, "response.content_part.added", inner)
+        return added + self._frame(index, part, "added", "")
 
     def piece(self, index: int, part: Part, words: str) -> bytes:
-        kind, _, place = _RESPONSES_PIECES[type(part)]
+        kind, _, _, place = _RESPONSES_PIECES[type(part)]
         return self._inside(index, part, f"response.{kind}.delta", {**place, "delta": words})
 
     def closing(self, index: int, part: Part) -> bytes:
-        kind, field, place = _RESPONSES_PIECES[type(part)]
+        kind, field, _, place = _RESPONSES_PIECES[type(part)]
         words = part_text(part)
         done = self._inside(index, part, f"response.{kind}.done", {**place, field: words})
-        if isinstance(part, Reasoning):
-            summary = {**place, "part": {"type": "summary_text", "text": words}}
-            done += self._inside(index, part, "response.reasoning_summary_part.done", summary)
-        elif not isinstance(part, ToolCall):
-            done += self._inside(index, part, "response.content_part.done", {**place, "part": self._words(part, words)})
+        done += self._frame(index, part, "done", words)
         item = self._item(index, part)
         return done + self._event("response.output_item.done", {"output_index": index, "item": item})
 
@@ -560,27 +546,36 @@ class ResponsesWriter(ReplyWriter):
     def _item(self, index: int, part: Part, *, empty: bool = False) -> dict[str, Any]:
         status = "in_progress" if empty else "completed"
         words = "" if empty else part_text(part)
+        inner = [] if empty else [self._words(part, words)]
         named = {"id": self._id(index, part)}
         match part:
             case ToolCall():
                 call = {"call_id": part.id, "name": part.name, "arguments": words}
                 return {**named, "type": "function_call", "status": status, **call}
             case Reasoning():
-                summary = [] if empty else [{"type": "summary_text", "text": words}]
                 seal = make_signature(self._request.position, index)
-                return {**named, "type": "reasoning", "summary": summary, "encrypted_content": seal}
+                return {**named, "type": "reasoning", "summary": inner, "encrypted_content": seal}
             case _:
-                content = [] if empty else [self._words(part, words)]
-                return {**named, "type": "message", "role": "assistant", "status": status, "content": content}
+                return {**named, "type": "message", "role": "assistant", "status": status, "content": inner}
 
     def _id(self, index: int, part: Part) -> str:
         return f"{_RESPONSES_IDS.get(type(part), 'msg')}_{self._request.position}_{index}"
 
     @staticmethod
     def _words(part: Part, words: str) -> dict[str, Any]:
-        if isinstance(part, Refusal):
-            return {"type": "refusal", "refusal": words}
-        return {"type": "output_text", "text": words, "annotations": []}
+        match part:
+            case Refusal():
+                return {"type": "refusal", "refusal": words}
+            case Reasoning():
+                return {"type": "summary_text", "text": words}
+            case _:
+                return {"type": "output_text", "text": words, "annotations": []}
+
+    def _frame(self, index: int, part: Part, happened: str, words: str) -> bytes:
+        """Write the begin or the end of what is inside an item; nothing is inside a call."""
+        _, _, frame, place = _RESPONSES_PIECES[type(part)]
+        data = {**place, "part": self._words(part, words)}
+        return self._inside(index, part, f"response.{frame}.{happened}", data) if frame else b""
 
     def _inside(self, index: int, part: Part, kind: str, data: dict[str, Any]) -> bytes:
         return self._event(kind, {"item_id": self._id(index, part), "output_index": index, **data})
@@ -592,12 +587,13 @@ class ResponsesWriter(ReplyWriter):
 
 
 _RESPONSES_IDS: Final[Mapping[type[Part], str]] = {ToolCall: "fc", Reasoning: "rs"}
-_RESPONSES_PIECES: Final[Mapping[type[Part], tuple[str, str, dict[str, int]]]] = {
-    Text: ("output_text", "text", {"content_index": 0}),
-    Refusal: ("refusal", "refusal", {"content_index": 0}),
-    Reasoning: ("reasoning_summary_text", "text", {"summary_index": 0}),
-    ToolCall: ("function_call_arguments", "arguments", {}),
+_RESPONSES_PIECES: Final[Mapping[type[Part], tuple[str, str, str, dict[str, int]]]] = {
+    Text: ("output_text", "text", "content_part", {"content_index": 0}),
+    Refusal: ("refusal", "refusal", "content_part", {"content_index": 0}),
+    Reasoning: ("reasoning_summary_text", "text", "reasoning_summary_part", {"summary_index": 0}),
+    ToolCall: ("function_call_arguments", "arguments", "", {}),
 }
+"""Names of a part's pieces, of its text and of the frame around it, and its place in the item."""
 _RESPONSES_INCOMPLETE: Final = {
     "output_limit": "max_output_tokens",
     "context_overflow": "max_output_tokens",

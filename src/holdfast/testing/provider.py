@@ -10,21 +10,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias, cast
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, InvalidNumber, ModelError, UsageError
+from holdfast.errors import InvalidArgument, ModelError, UsageError
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, TextChunk
 from holdfast.names import check_int
 from holdfast.testing import dialects
 from holdfast.testing.dialects import DialectName, RequestSummary, StreamedReply
-from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem
+from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem, check_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class HttpError:
+class HttpError(msgspec.Struct, frozen=True):
     """A response with an error status. `retry_after` is a number of seconds, or a text such as a date."""
 
     status: int
@@ -41,13 +41,11 @@ class HttpError:
             check_seconds("retry_after", after)
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(msgspec.Struct, frozen=True):
     """The connection ends before the first byte of the response."""
 
 
-@dataclass(frozen=True, slots=True)
-class CutStream:
+class CutStream(msgspec.Struct, frozen=True):
     """The response ends after `after` chunks, without its terminal frame.
 
     `clean`: HTTP ends regularly. Otherwise the connection breaks.
@@ -60,8 +58,7 @@ class CutStream:
         check_int("after", self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(msgspec.Struct, frozen=True):
     """Silence after `after` chunks (None: before the first byte), for `seconds` or until the client disconnects."""
 
     after: int | None = None
@@ -74,8 +71,7 @@ class Stall:
             check_seconds("seconds", self.seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class BadFrame:
+class BadFrame(msgspec.Struct, frozen=True):
     """A frame that is not JSON after `after` chunks; the rest follows regularly."""
 
     after: int = 0
@@ -84,8 +80,7 @@ class BadFrame:
         check_int("after", self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorFrame:
+class ErrorFrame(msgspec.Struct, frozen=True):
     """The status is 200, but after `after` chunks the stream reports an error and ends."""
 
     after: int = 0
@@ -100,13 +95,6 @@ class ErrorFrame:
 ProviderFault: TypeAlias = HttpError | Disconnect | CutStream | Stall | BadFrame | ErrorFrame
 FaultFunction: TypeAlias = "Callable[[ProviderRequest], ProviderFault | None]"
 Faults: TypeAlias = "Iterable[ProviderFault] | Mapping[int, ProviderFault | Iterable[ProviderFault]] | FaultFunction"
-
-
-def check_seconds(what: str, value: object) -> float:
-    """Check a duration."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InvalidNumber(what, value, "it must be 0 seconds or more")
-    return value
 
 
 def _check_fault(fault: object) -> ProviderFault:
@@ -320,9 +308,9 @@ class ProviderConnection(asyncio.Protocol):
         planned = self._handler.ready(request)
         if planned is not None and not any(type(step) is Pause for step in planned.steps):
             deque(self._send(planned, _request_id(request)))
-            return
-        self._task = asyncio.create_task(self._send_slowly(request, planned))
-        self._task.add_done_callback(self._sent)
+        else:
+            self._task = asyncio.create_task(self._send_slowly(request, planned))
+            self._task.add_done_callback(self._sent)
 
     def _send(self, planned: ResponsePlan, request_id: bytes) -> Iterator[Pause]:
         """Execute a plan up to its next pause."""
@@ -435,8 +423,7 @@ class RequestHandler:
 
     async def _answer(self, asked: RequestSummary) -> tuple[StreamedReply, bool]:
         """Return the answer of the script; True if it is cut off."""
-        request = ModelRequest(messages=(), position=asked.position)
-        events = [event async for event in self.script.stream(request)]
+        events = [event async for event in self.script.stream(ModelRequest(messages=(), position=asked.position))]
         words = [event.text for event in events if isinstance(event, TextChunk)]
         last = events[-1]
         cut = not isinstance(last, StreamEnd)
@@ -486,11 +473,9 @@ class FakeProvider:
         """Listen on loopback; port 0 is any free port."""
         if self._server is not None:
             raise UsageError("this provider is running already")
-        loop = asyncio.get_running_loop()
+        connect = partial(ProviderConnection, self._handler)
         # Hundreds of conversations may begin at once.
-        self._server = await loop.create_server(
-            lambda: ProviderConnection(self._handler), "127.0.0.1", port, backlog=1_024
-        )
+        self._server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", port, backlog=1_024)
 
     async def close(self) -> None:
         server, self._server = self._server, None

@@ -13,29 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
+from holdfast import messages
 from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import InvalidArgument, InvalidNumber, ModelError
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    CallChunk,
-    FinishReason,
-    ModelReply,
-    ModelRequest,
-    Part,
-    Reasoning,
-    ReasoningChunk,
-    Refusal,
-    StreamEnd,
-    StreamEvent,
-    StreamStart,
-    StreamUsage,
-    Text,
-    TextChunk,
-    ToolCall,
-    Usage,
-    part_events,
-)
+from holdfast.messages import Attachment, ModelReply, ModelRequest, Part, Reasoning, Refusal, Text, ToolCall, Usage
 from holdfast.models.contract import respond
 from holdfast.names import check_int
 
@@ -60,7 +41,7 @@ class ScriptedReply(msgspec.Struct, frozen=True):
     """A reply with its own finish reason and usage."""
 
     parts: tuple[ScriptPart, ...]
-    finish: FinishReason | None = None
+    finish: messages.FinishReason | None = None
     usage: Usage | None = None
 
 
@@ -86,16 +67,8 @@ class ScriptedDelay(msgspec.Struct, frozen=True):
 
 
 ScriptPart: TypeAlias = str | ScriptedCall | ScriptedStream | Part
-ScriptReply: TypeAlias = (
-    ScriptPart
-    | Sequence[ScriptPart]
-    | ScriptedReply
-    | ScriptedCut
-    | ScriptedError
-    | ScriptedDelay
-    | ModelReply
-    | BaseException
-)
+ScriptFailure: TypeAlias = ScriptedCut | ScriptedError | BaseException
+ScriptReply: TypeAlias = ScriptPart | Sequence[ScriptPart] | ScriptedReply | ScriptedDelay | ModelReply | ScriptFailure
 ScriptFunction: TypeAlias = Callable[[ModelRequest], ScriptReply | Awaitable[ScriptReply]]
 ScriptItem: TypeAlias = ScriptReply | ScriptFunction
 _PART_TYPES: Final = (str, ScriptedCall, ScriptedStream, Text, Reasoning, Refusal, ToolCall, Attachment)
@@ -123,7 +96,7 @@ def call(tool: str | AnyTool, /, **arguments: Any) -> ScriptedCall:  # the argum
     return ScriptedCall(tool if isinstance(tool, str) else tool.name, decode_value(encode_value(arguments)))
 
 
-def reply(*parts: ScriptPart, finish: FinishReason | None = None, usage: Usage | None = None) -> ScriptedReply:
+def reply(*parts: ScriptPart, finish: messages.FinishReason | None = None, usage: Usage | None = None) -> ScriptedReply:
     """Reply with several parts, a finish reason and usage."""
     return ScriptedReply(parts, finish, usage)
 
@@ -140,9 +113,14 @@ def cut(words: str) -> ScriptedCut:
 
 def delayed(seconds: float, item: ScriptItem, /) -> ScriptedDelay:
     """Reply after a delay."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidNumber("delay", seconds, "it must be 0 seconds or more")
-    return ScriptedDelay(seconds, item)
+    return ScriptedDelay(check_seconds("delay", seconds), item)
+
+
+def check_seconds(what: str, value: object) -> float:
+    """Check a duration."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InvalidNumber(what, value, "it must be 0 seconds or more")
+    return value
 
 
 class ScriptedModel:
@@ -161,10 +139,10 @@ class ScriptedModel:
         self._keep = check_int("keep", keep)
         self._function = replies if callable(replies) else None
         self._script = () if callable(replies) else _check_script(replies)
-        self.fixed: dict[int, tuple[StreamEvent, ...]] = {}
+        self.fixed: dict[int, tuple[messages.StreamEvent, ...]] = {}
         """Replies that depend only on their position, once they are made."""
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[messages.StreamEvent]:
         """Stream the reply at this position of the conversation."""
         self.requests.append(request)
         if len(self.requests) > self._keep:
@@ -179,7 +157,7 @@ class ScriptedModel:
     async def respond(self, request: ModelRequest) -> ModelReply:
         return await respond(self, request)
 
-    async def _make(self, request: ModelRequest, position: int) -> tuple[StreamEvent, ...]:
+    async def _make(self, request: ModelRequest, position: int) -> tuple[messages.StreamEvent, ...]:
         item = said = self._item(position)
         while callable(said) or isinstance(said, ScriptedDelay):
             if isinstance(said, ScriptedDelay):
@@ -194,7 +172,8 @@ class ScriptedModel:
         if isinstance(said, BaseException):
             raise said.with_traceback(None)
         if isinstance(said, ScriptedCut):
-            return (StreamStart(self.name), TextChunk(said.text)) if said.text else (StreamStart(self.name),)
+            start = messages.StreamStart(self.name)
+            return (start, messages.TextChunk(said.text)) if said.text else (start,)
         events = _events(said, position, self.name)
         if said is item:
             self.fixed[position] = events
@@ -213,7 +192,7 @@ def position_of(request: ModelRequest) -> int:
     """Return the number of earlier model calls of the conversation."""
     if request.position is not None:
         return request.position
-    return sum(type(message) is AssistantMessage for message in request.messages)
+    return sum(type(message) is messages.AssistantMessage for message in request.messages)
 
 
 def _check_script(replies: object) -> tuple[ScriptItem, ...]:
@@ -237,7 +216,7 @@ def _check_item(item: object, what: str) -> ScriptItem:
     return cast("ScriptItem", item)
 
 
-def _events(said: ScriptReply, position: int, name: str) -> tuple[StreamEvent, ...]:
+def _events(said: ScriptReply, position: int, name: str) -> tuple[messages.StreamEvent, ...]:
     if isinstance(said, ModelReply):
         return tuple(_with_frame(_part_events(said.parts), said, said.model or name))
     if not isinstance(said, ScriptedReply):
@@ -251,8 +230,8 @@ def _events(said: ScriptReply, position: int, name: str) -> tuple[StreamEvent, .
     return tuple(_with_frame(events, made, name))
 
 
-def _with_frame(events: list[StreamEvent], made: ModelReply, name: str) -> list[StreamEvent]:
-    return [StreamStart(name), *events, StreamUsage(made.usage), StreamEnd(made)]
+def _with_frame(events: list[messages.StreamEvent], made: ModelReply, name: str) -> list[messages.StreamEvent]:
+    return [messages.StreamStart(name), *events, messages.StreamUsage(made.usage), messages.StreamEnd(made)]
 
 
 def _assign_ids(parts: tuple[ScriptPart, ...], position: int) -> tuple[Part | ScriptedStream, ...]:
@@ -267,20 +246,23 @@ def _assign_ids(parts: tuple[ScriptPart, ...], position: int) -> tuple[Part | Sc
     return tuple(numbered)
 
 
-def _part_events(parts: Iterable[Part | ScriptedStream]) -> list[StreamEvent]:
-    events: list[StreamEvent] = []
+def _part_events(parts: Iterable[Part | ScriptedStream]) -> list[messages.StreamEvent]:
+    events: list[messages.StreamEvent] = []
     for part in parts:
-        events += map(TextChunk, part.chunks) if isinstance(part, ScriptedStream) else part_events([part])
+        events += (
+            map(messages.TextChunk, part.chunks) if isinstance(part, ScriptedStream) else messages.part_events([part])
+        )
     return events
 
 
-def _estimate_tokens(events: Sequence[StreamEvent]) -> int:
+def _estimate_tokens(events: Sequence[messages.StreamEvent]) -> int:
     """Estimate tokens as providers count them: four characters each, and ten for the frame of a call."""
-    texts = (len(event.text) // 4 + 1 for event in events if isinstance(event, TextChunk | ReasoningChunk))
-    return sum(texts) + sum(len(event.arguments) // 4 + 10 for event in events if isinstance(event, CallChunk))
+    texts = [event.text for event in events if isinstance(event, messages.TextChunk | messages.ReasoningChunk)]
+    calls = [event.arguments for event in events if isinstance(event, messages.CallChunk)]
+    return sum(len(words) // 4 + 1 for words in texts) + sum(len(words) // 4 + 10 for words in calls)
 
 
-def _finish_reason(parts: Iterable[Part]) -> FinishReason:
+def _finish_reason(parts: Iterable[Part]) -> messages.FinishReason:
     kinds = {type(part) for part in parts}
     if ToolCall in kinds:
         return "tool_calls"

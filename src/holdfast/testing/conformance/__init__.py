@@ -17,25 +17,19 @@ Every case needs its own storage, and may open it twice at the same time.
 
 from __future__ import annotations
 
-from holdfast.testing.conformance import (
-    attachments,
-    inbox,
-    journals,
-    leases,
-    lists,
-    memories,
-    notifications,
-    retention,
-    rules,
-    spending,
-    waits,
-)
+from importlib import import_module
+from typing import Final
+
 from holdfast.testing.conformance.suite import Case, Stores, cases_in, contents, refusal
 
 __all__ = ["PARTS", "Case", "Stores", "cases", "contents", "refusal"]
 
 
-PARTS = (journals, lists, leases, inbox, waits, notifications, memories, rules, spending, attachments, retention)
+_TOPICS: Final = (
+    *("journals", "lists", "leases", "inbox", "waits", "notifications"),
+    *("memories", "rules", "spending", "attachments", "retention"),
+)
+PARTS: Final = tuple(import_module(f"{__name__}.{topic}") for topic in _TOPICS)
 """The modules with the cases, one per topic."""
 
 

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, PayloadTooLarge
 from holdfast.records import Admitted, Blob
 from holdfast.store.contract import blob_digest
-from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, with_blob
+from holdfast.testing.conformance.suite import DAY, Reopen, append_here, leased, refusal, with_blob
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Store
     from holdfast.testing.clock import ManualClock
 
 
-DAY = 86_400_000
 TEXT = "text/plain"
 
 

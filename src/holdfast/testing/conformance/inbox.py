@@ -12,10 +12,11 @@ from holdfast import errors
 from holdfast.records import Admitted, Blob, Opened
 from holdfast.store import AdmissionWindow, Lease, Receipt, Store
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
-from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, leased, refusal, step, unchanged, with_blob
+from holdfast.testing.conformance.suite import append_here, leased, refusal, step, unchanged, with_blob
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
+    from holdfast.testing.conformance.suite import Now, Reopen, StoreA
 
 
 async def the_same_input_under_the_same_key_gives_the_same_receipt(store: StoreA, clock: ManualClock) -> None:
@@ -38,7 +39,7 @@ async def idempotency_keys_are_remembered_over_reopening_and_after_admission(
     store: Store, lease: Lease, reopen: Reopen
 ) -> None:
     first = await store.accept("a", "hello", key="k")
-    await append_here(store, lease, Admitted(at=1, input=first.input, key="k"))
+    await append_here(store, lease, FIRST)
     store = await reopen()
     again = await store.accept("a", "hello", key="k")
     assert (again.input, again.at, again.fresh) == (first.input, first.at, False)
@@ -72,9 +73,8 @@ async def inputs_without_a_key_are_all_different(store: StoreA) -> None:
 
 async def pending_inputs_are_in_the_order_of_their_acceptance(store: StoreA) -> None:
     await asyncio.gather(*(store.accept("a", n, key=f"k{9 - n}") for n in range(10)))
-    assert [(found.input, found.body) for found in await store.pending("a")] == [
-        (n + 1, str(n).encode()) for n in range(10)
-    ]
+    found = [(waiting.input, waiting.body) for waiting in await store.pending("a")]
+    assert found == [(n + 1, str(n).encode()) for n in range(10)]
     assert [found.input for found in await store.pending("a", limit=3)] == [1, 2, 3]
 
 
@@ -95,28 +95,29 @@ async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store
     assert [found.input for found in await store.pending("a")] == [1, 3]
 
 
+FIRST: Final = Admitted(at=1, input=1, key="k")
+"""Takes the first input, with the key `k`, out of the inbox."""
+
+
 async def a_refused_append_admits_nothing(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
-        admitted = Admitted(at=1, input=1, key="k")
-        await refusal(errors.HeadConflict, store.append(lease, [admitted], head=5))
-        await refusal(errors.BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
+        await refusal(errors.HeadConflict, store.append(lease, [FIRST], head=5))
+        await refusal(errors.BlobMissing, store.append(lease, [FIRST, with_blob(Blob("0" * 64, 1))], head=1))
 
 
 async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
-    admitted = Admitted(at=1, input=1, key="k")
-    await store.append(lease, [admitted], head=1)
+    await store.append(lease, [FIRST], head=1)
     async with unchanged(store):
-        await refusal(errors.InputTaken, store.append(lease, [step("x"), admitted], head=2), journal="a", input=1)
+        await refusal(errors.InputTaken, store.append(lease, [step("x"), FIRST], head=2), journal="a", input=1)
         await refusal(errors.InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
 
 
 async def an_input_is_not_admitted_twice_by_one_append(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
-        admitted = Admitted(at=1, input=1, key="k")
-        await refusal(errors.InputTaken, store.append(lease, [admitted, admitted], head=1))
+        await refusal(errors.InputTaken, store.append(lease, [FIRST, FIRST], head=1))
 
 
 async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
@@ -129,6 +130,37 @@ async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
 async def a_fresh_receipt_has_the_head_of_the_journal_and_a_repeated_one_has_not(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     assert [(await store.accept("a", 1, key="k")).head for _ in range(2)] == [3, 0]
+
+
+async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
+    await store.open_journal("b")
+    await store.accept("a", "hello", key="k")
+    (waiting,) = await store.pending("a")
+    assert await store.input("a", 1) == waiting
+    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
+    store = await reopen()
+    assert await store.input("a", 1) == waiting
+    for journal, number in (("a", 2), ("a", 0), ("b", 1)):
+        assert await store.input(journal, number) is None
+
+
+async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> None:
+    for number in range(6):
+        await store.accept("a", number, key=f"k{number}")
+    await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
+    assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
+    assert [found.input for found in await store.pending("a", after=5)] == [6]
+    assert await store.pending("a", after=6) == []
+    await refusal(errors.InvalidNumber, store.pending("a", after=-1))
+
+
+async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
+    limit = store.limits.pending_inputs
+    await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
+    receipt = await store.accept("a", "stop", key="stop", urgent=True)
+    assert (receipt.input, receipt.fresh) == (limit + 1, True)
+    assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
+    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
 
 
 async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: ManualClock) -> None:
@@ -153,8 +185,7 @@ async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> Non
 
 async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
-    fresh = [(await store.accept_into("a", "session", "clerk", 1, key="k")).fresh for _ in range(2)]
-    assert fresh == [True, False]
+    assert [(await store.accept_into("a", "session", "clerk", 1, key="k")).fresh for _ in range(2)] == [True, False]
     await refusal(errors.KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
     assert ((await store.journal("a")).head, len(await store.pending("a"))) == (1, 1)
 
@@ -179,8 +210,7 @@ async def a_journal_is_not_opened_when_its_input_is_refused(store: Store) -> Non
 
 async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(one: Store, two: Store) -> None:
     attempts = (store.accept_into("a", "session", "clerk", n, key=f"k{n}") for n, store in enumerate((one, two) * 5))
-    receipts = await asyncio.gather(*attempts)
-    assert sorted(receipt.input for receipt in receipts) == list(range(1, 11))
+    assert sorted(receipt.input for receipt in await asyncio.gather(*attempts)) == list(range(1, 11))
     assert await one.last_position() == 1
 
 
@@ -190,17 +220,15 @@ REFUSE: Final = AdmissionWindow(duplicates="refuse", duplicate_window_ms=1_000)
 
 
 async def inputs_over_the_rate_are_refused_until_there_is_room(
-    store: StoreA, clock: ManualClock, reopen: Reopen
+    store: StoreA, clock: ManualClock, start: Now, reopen: Reopen
 ) -> None:
-    start = clock.read().wall
     await store.accept("a", 1, admission=TWO_A_SECOND)
     clock.advance(400)
     await store.accept("a", 2, admission=TWO_A_SECOND)
     async with unchanged(store):
         clock.advance(599)
-        refused = store.accept("a", 3, admission=TWO_A_SECOND)
         error = {"session": "a", "per_window": 2, "window_ms": 1_000, "retry_at": start + 1_000}
-        await refusal(errors.RateExceeded, refused, **error)
+        await refusal(errors.RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND), **error)
     store = await reopen()
     clock.advance(1)
     await store.accept("a", 3, admission=TWO_A_SECOND)
@@ -250,8 +278,7 @@ async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: StoreA, cl
     assert (await store.accept("a", 2, admission=TWO_A_SECOND)).fresh
 
 
-async def a_duplicate_input_within_the_window_is_refused(store: StoreA, clock: ManualClock) -> None:
-    start = clock.read().wall
+async def a_duplicate_input_within_the_window_is_refused(store: StoreA, clock: ManualClock, start: Now) -> None:
     await store.accept("a", {"say": "yes"}, key="k1", admission=REFUSE)
     clock.advance(999)
     async with unchanged(store):

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -15,25 +13,14 @@ from holdfast.clock import boot_id
 from holdfast.records import Admitted, Ended, Opened, Parked, Record, Resumed, Started
 from holdfast.store import Lease, Store, Work
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    ON_A_JOURNAL,
-    STALE,
-    Reopen,
-    StoreA,
-    Stores,
-    all_work,
-    append_here,
-    leased,
-    read_pages,
-    refusal,
-    step,
-    unchanged,
-)
+from holdfast.testing.conformance import suite
+from holdfast.testing.conformance.suite import all_work, append_here, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Settle: TypeAlias = Callable[[Store, str], Awaitable[object]]
+    from holdfast.testing.conformance.suite import Reopen, RunLease, StoreA, Stores
 
 
 async def a_claimed_lease_has_the_head_of_the_journal(store: Store) -> None:
@@ -72,8 +59,8 @@ async def a_renewed_lease_lasts_another_term(store: Store, lease: Lease, clock: 
 async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store, lease: Lease) -> None:
     await store.release(lease)
     async with unchanged(store):
-        for name in STALE:
-            await refusal(errors.Fenced, ON_A_JOURNAL[name](store, lease), holder=None)
+        for name in suite.STALE:
+            await refusal(errors.Fenced, suite.ON_A_JOURNAL[name](store, lease), holder=None)
     assert (await store.claim("a")).epoch == lease.epoch + 1
 
 
@@ -114,8 +101,8 @@ async def a_stale_holder_is_fenced_and_the_error_names_the_new_holder(
     taken = await two.claim("a")
     async with unchanged(one):
         fenced = {"epoch": stale.epoch, "current": taken.epoch, "holder": two.owner.describe()}
-        for name in STALE:
-            await refusal(errors.Fenced, ON_A_JOURNAL[name](one, stale), journal="a", **fenced)
+        for name in suite.STALE:
+            await refusal(errors.Fenced, suite.ON_A_JOURNAL[name](one, stale), journal="a", **fenced)
     assert await two.append(taken, [step("x")], head=1) == 2
     await refusal(errors.LeaseHeld, one.claim("a"))
 
@@ -205,10 +192,9 @@ async def the_next_lease_lacks_the_content_of_a_new_journal(store: Store) -> Non
         name = f"j{number}"
         store.accept_into(name, "session", "a", "one", patient=True)
         first = await store.claim(name)
-        appending = store.append(first, [step("x")], head=1, patient=True)
-        releasing = store.release(first)
+        ending = store.append(first, [step("x")], head=1, patient=True), store.release(first)
         second = await store.claim(name)
-        await asyncio.gather(appending, releasing)
+        await asyncio.gather(*ending)
         assert (second.head, second.made) == (2, None)
 
 
@@ -280,13 +266,8 @@ async def lists_can_be_narrowed_by_role_and_session(store: Store, clock: ManualC
         role, session = (None, "task", "timer")[n % 3], (None, "s", "t")[n // 4]
         await store.open_journal(f"j{n:02}", kind, role=role, session=session)
     await append_here(store, await store.claim("j04"), Started(at=clock.read().wall, run="r"))
-    everything = await store.journals()
     roles, sessions = (None, "task", "timer", "none"), (None, "s", "t", "none")
-    for role, session, status in itertools.product(roles, sessions, (None, "idle", "running")):
-        lines = (line for line in everything if role in (None, line.role) and session in (None, line.session))
-        narrowed = partial(store.journals, role=role, session=session, status=status)
-        expected = [line for line in lines if status in (None, line.status)]
-        assert await narrowed() == await read_pages(narrowed, 2) == expected, narrowed.keywords
+    await suite.check_narrowed(store.journals, 2, role=roles, session=sessions, status=(None, "idle", "running"))
 
 
 async def a_fork_has_the_role_and_session_of_its_parent(store: Store) -> None:
@@ -409,9 +390,8 @@ async def a_stale_holder_has_seen_nothing(store: StoreA, clock: ManualClock) -> 
 
 
 async def a_running_session_is_work_with_or_without_a_holder(
-    one: Store, two: Store, lease: Lease, clock: ManualClock
+    one: Store, two: Store, lease: RunLease, clock: ManualClock
 ) -> None:
-    await append_here(one, lease, Started(at=1, run="r"))
     clock.advance(400)
     (found,) = await two.work()
     assert (found.status, found.wakes, found.holder, found.left_ms) == ("running", 0, one.owner, 600)
@@ -419,8 +399,7 @@ async def a_running_session_is_work_with_or_without_a_holder(
     assert [(found.holder, found.left_ms) for found in await two.work()] == [(None, 0)]
 
 
-async def an_expired_holder_is_not_named(store: Store, clock: ManualClock) -> None:
-    await append_here(store, await leased(store, "a", ttl_ms=1_000), Started(at=1, run="r"))
+async def an_expired_holder_is_not_named(store: Store, _: RunLease, clock: ManualClock) -> None:
     for passed, expected in ((999, (store.owner, 1)), (1, (None, 0))):
         clock.advance(passed)
         assert [(found.holder, found.left_ms) for found in await store.work()] == [expected]
@@ -454,7 +433,7 @@ async def processes_and_quarantined_journals_are_no_work(store: Store) -> None:
     assert await store.work() == []
 
 
-async def work_follows_the_status_of_its_session(store: Store) -> None:
+async def work_follows_the_status_of_its_session(store: Store, lease: Lease) -> None:
     story: list[tuple[Record, bool]] = [
         (Started(at=1, run="r"), True),
         (step("x"), True),
@@ -464,7 +443,6 @@ async def work_follows_the_status_of_its_session(store: Store) -> None:
         (Ended(at=5, run="other", status="cancelled", unstarted=True), True),
         (Ended(at=6, run="r", status="failed"), False),
     ]
-    lease = await leased(store, "a")
     for record, expected in story:
         await append_here(store, lease, record)
         assert (await _work(store, "a") is not None) is expected, record
@@ -501,8 +479,7 @@ async def a_wait_that_is_settled_wakes_a_session_that_waits(store: Store, clock:
 
 
 async def a_wait_that_stays_open_or_was_settled_before_wakes_no_session(store: StoreA) -> None:
-    await store.open_wait("a", "w")
-    await store.open_wait("a", "other")
+    await suite.open_each_wait(store, "w", "other")
     await store.cancel_wait("a", "other")
     await _parked(store, "a", "w")
     await store.expire_wait("a", "w")
@@ -524,8 +501,7 @@ async def a_wait_that_is_settled_wakes_no_session_that_is_not_waiting(store: Sto
 
 
 async def a_session_that_parks_for_an_answered_wait_is_woken_at_once(store: Store, lease: Lease) -> None:
-    for name in ("open", "answered"):
-        await store.open_wait("a", name)
+    await suite.open_each_wait(store, "open", "answered")
     await store.resolve(store.wait_token("a", "answered"), 1)
     await append_here(store, lease, Started(at=1, run="r"))
     await append_here(store, lease, Parked(at=2, run="r", waits=("open", "answered")))
@@ -540,8 +516,7 @@ async def a_session_that_parks_for_a_buffered_answer_is_woken_at_once(store: Sto
 
 
 async def a_session_that_parks_for_open_waits_is_not_woken(store: StoreA) -> None:
-    await store.open_wait("a", "open")
-    await store.open_wait("a", "unrelated")
+    await suite.open_each_wait(store, "open", "unrelated")
     await store.cancel_wait("a", "unrelated")
     await _parked(store, "a", "open", "nobody opened this yet")
     assert await store.work() == []

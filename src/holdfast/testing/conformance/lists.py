@@ -3,7 +3,6 @@
 # ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,26 +12,16 @@ from holdfast.records import Admitted, Ended, Handed, Opened, Parked, Resumed, S
 from holdfast.store import Journal, Lease, Spend, Store
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    Reopen,
-    Stores,
-    append_here,
-    audit_steps,
-    leased,
-    read_pages,
-    refusal,
-    spend_of_step,
-    step,
-    unchanged,
-)
+from holdfast.testing.conformance import suite
+from holdfast.testing.conformance.suite import append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
-    from holdfast.records import EndStatus, JournalKind, Record, Status
+    from holdfast.records import Record, Status
+    from holdfast.testing.conformance.suite import ClerkLease, Reopen, Stores
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:
     """Create twelve journals of both kinds and several agents, in all states; some changed at the same time."""
-    endings: tuple[EndStatus, ...] = ("completed", "failed", "cancelled", "limit")
     for n in range(12):
         name = f"j{n:02}"
         await store.open_journal(name, "process" if n % 3 == 0 else "session", ("clerk", "cook", None)[n % 3])
@@ -40,9 +29,9 @@ async def _populate(store: Store, clock: ManualClock) -> None:
             clock.advance(7)
         lease = await store.claim(name)
         at = clock.read().wall
-        story: list[Record] = [Started(at=at, run="r"), step("x", at=at), Parked(at=at, run="r", waits=("w",))]
-        story += [step("y", at=at + 1), Ended(at=at + 2, run="r", status=endings[n % 4])]
-        await append_here(store, lease, *story[: n % 6 or 1])
+        ended = Ended(at=at + 2, run="r", status=("completed", "failed", "cancelled", "limit")[n % 4])
+        story = (Started(at=at, run="r"), step("x", at=at), Parked(at=at, run="r", waits=("w",)), step("y", at=at + 1))
+        await append_here(store, lease, *(*story, ended)[: n % 6 or 1])
 
 
 async def the_status_of_a_journal_follows_its_records(store: Store, lease: Lease) -> None:
@@ -83,14 +72,10 @@ async def a_resumed_run_counts_as_a_change_of_its_journal(store: Store, lease: L
 
 
 async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_listed(store: Store) -> None:
-    stories: tuple[tuple[Record, ...], ...] = (
-        (),
-        (Started(at=5, run="r"),),
-        (Started(at=5, run="r"), Parked(at=6, run="r")),
-        (Started(at=5, run="r"), Ended(at=6, run="r", status="completed")),
-    )
     blob = await store.put_blob(b"why")
-    for n, story in enumerate(stories):
+    started, parked = Started(at=5, run="r"), Parked(at=6, run="r")
+    ended = Ended(at=6, run="r", status="completed")
+    for n, story in enumerate(((), (started,), (started, parked), (started, ended))):
         lease = await leased(store, f"j{n}")
         head = await append_here(store, lease, *story) if story else 1
         before = await store.journal(f"j{n}")
@@ -125,14 +110,9 @@ async def journals_are_listed_newest_first(store: Store, clock: ManualClock) -> 
 
 async def lists_can_be_narrowed_by_kind_status_and_agent(store: Store, clock: ManualClock) -> None:
     await _populate(store, clock)
-    everything = await store.journals()
-    kinds: tuple[JournalKind | None, ...] = (None, "session", "process")
-    statuses: tuple[Status | None, ...] = (None, "idle", "running", "waiting", "completed", "failed", "limit")
-    agents = (None, "clerk", "cook", "nobody")
-    for kind, status, agent in itertools.product(kinds, statuses, agents):
-        lines = (line for line in everything if kind in (None, line.kind) and status in (None, line.status))
-        expected = [line for line in lines if agent in (None, line.agent)]
-        assert await store.journals(kind=kind, status=status, agent=agent) == expected, (kind, status, agent)
+    statuses = (None, "idle", "running", "waiting", "completed", "failed", "limit")
+    kinds, agents = (None, "session", "process"), (None, "clerk", "cook", "nobody")
+    await suite.check_narrowed(store.journals, kind=kinds, status=statuses, agent=agents)
 
 
 async def pages_of_a_list_show_every_journal_once(store: Store, clock: ManualClock) -> None:
@@ -168,15 +148,10 @@ def _handed(agent: str, by: str, call: str, *, at: int = 7) -> Handed:
     return Handed(at=at, run="main", key=f"main/{call}", agent=agent, by=by)
 
 
-async def _clerks(store: Store) -> Lease:
-    """Open the journal "a" with the agent clerk."""
-    await store.open_journal("a", "session", "clerk")
-    return await store.claim("a")
-
-
 async def _to_cook(store: Store) -> Lease:
     """Open the journal "a" and hand it from clerk to cook with its fourth record."""
-    lease = await _clerks(store)
+    await store.open_journal("a", "session", "clerk")
+    lease = await store.claim("a")
     await append_here(store, lease, Started(at=1, run="main"), step("x"), _handed("cook", "clerk", "x"))
     return lease
 
@@ -193,8 +168,7 @@ async def a_journal_is_listed_for_whom_it_was_handed_over_to(store: Store, reope
     assert [work.agent for work in await store.work()] == ["cook"]
 
 
-async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
-    lease = await _clerks(store)
+async def a_handoff_that_is_refused_changes_nothing(store: Store, lease: ClerkLease) -> None:
     await store.release(lease)
     other = await store.claim("a")
     async with unchanged(store):
@@ -204,8 +178,7 @@ async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
     assert (await store.journal("a")).agent == "cook"
 
 
-async def a_handoff_is_the_last_record_of_its_commit(store: Store) -> None:
-    lease = await _clerks(store)
+async def a_handoff_is_the_last_record_of_its_commit(store: Store, lease: ClerkLease) -> None:
     await refusal(InvalidValue, store.append(lease, [step("x"), _handed("cook", "clerk", "x"), step("y")], head=1))
     await refusal(InvalidId, store.append(lease, [step("x"), _handed("", "clerk", "x")], head=1))
     assert (await store.journal("a")).head == 1
@@ -225,15 +198,13 @@ async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(s
 
 
 async def who_has_had_a_journal_in_between_does_not_open_it(store: Store) -> None:
-    lease = await _to_cook(store)
-    await append_here(store, lease, step("y"), _handed("waiter", "cook", "y"))
+    await append_here(store, await _to_cook(store), step("y"), _handed("waiter", "cook", "y"))
     await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
     assert (await store.open_journal("a", "session", "clerk")).agent == "waiter"
 
 
 async def a_fork_is_for_whom_the_parent_was_at_that_record(store: Store, reopen: Reopen) -> None:
-    lease = await _to_cook(store)
-    await append_here(store, lease, step("y"), _handed("clerk", "cook", "y"))
+    await append_here(store, await _to_cook(store), step("y"), _handed("clerk", "cook", "y"))
     store = await reopen()
     found = {at: (await store.fork(f"b{at}", "a", at)).agent for at in (1, 2, 4, 6)}
     assert found == {1: "clerk", 2: "clerk", 4: "cook", 6: "clerk"}
@@ -241,8 +212,7 @@ async def a_fork_is_for_whom_the_parent_was_at_that_record(store: Store, reopen:
 
 
 async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(store: Store) -> None:
-    lease = await _to_cook(store)
-    await append_here(store, lease, step("y"))
+    await append_here(store, await _to_cook(store), step("y"))
     fork = await store.fork("b", "a", 3)
     assert (fork.parent_seq, fork.agent) == (4, "cook")
     assert await store.fork("b", "a", 3) == await store.fork("b", "a", 4) == fork
@@ -250,20 +220,18 @@ async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(store: Sto
     assert (after.parent_seq, after.agent) == (5, "cook")
 
 
-async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: Store) -> None:
-    lease = await _clerks(store)
+async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: Store, lease: ClerkLease) -> None:
     await append_here(store, lease, step("x"), step("y"), _handed("cook", "clerk", "x"))
     fork = await store.fork("b", "a", 3)
     assert (fork.parent_seq, fork.agent) == (3, "clerk")
 
 
-async def spending_counts_for_the_agent_that_did_the_work(store: Store, reopen: Reopen) -> None:
-    lease = await _clerks(store)
+async def spending_counts_for_the_agent_that_did_the_work(store: Store, lease: ClerkLease, reopen: Reopen) -> None:
     one = Spend(tool_calls=1)
     for records in ([step("w")], [step("x"), _handed("cook", "clerk", "x")], [step("y")]):
         await append_here(store, lease, *records, spend=one)
     assert (await store.spent("clerk"), await store.spent("cook")) == (one + one, one)
-    assert await store.examine(audit_steps) == []
+    assert await store.examine(suite.audit_steps) == []
     store = await reopen()
     async with unchanged(store):
-        await store.rebuild_spending(spend_of_step)
+        await store.rebuild_spending(suite.spend_of_step)

@@ -9,7 +9,7 @@ from holdfast.errors import Fenced, InvalidNumber, JournalConflict, JournalInUse
 from holdfast.records import Admitted, Ended, Record, Started
 from holdfast.store.audit import audit
 from holdfast.store.spending import ReadBlob, Spend
-from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, step, with_blob
+from holdfast.testing.conformance.suite import Reopen, append_here, leased, open_each_wait, refusal, step, with_blob
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Store
@@ -28,9 +28,9 @@ async def _begun(store: Store, id: str = "p") -> Lease:
     return lease
 
 
-async def _end(store: Store, lease: Lease, *records: Record) -> int:
+async def _end(store: Store, lease: Lease, *records: Record, spend: Spend | None = None) -> int:
     """End a process and release its lease; returns the head of its journal."""
-    head = await append_here(store, lease, *records, Ended(at=2, run="r", status="completed"))
+    head = await append_here(store, lease, *records, Ended(at=2, run="r", status="completed"), spend=spend)
     await store.release(lease, seen=lease.wakes)
     return head
 
@@ -142,7 +142,7 @@ async def an_old_blob_goes_with_the_last_journal_that_had_it(store: Store, clock
 async def waits_and_notifications_go_with_their_journal(store: Store) -> None:
     lease = await _begun(store)
     await store.open_wait("p", "w", deadline=5)
-    told = (await store.notify("p", kind="task", title="done"))[0]
+    told, _ = await store.notify("p", kind="task", title="done")
     await store.settle_notification(told.id, "acknowledged")
     head = await _end(store, lease)
     await store.release(await store.claim("p"), seen=(await store.wakes(["p"]))["p"])
@@ -151,9 +151,8 @@ async def waits_and_notifications_go_with_their_journal(store: Store) -> None:
 
 
 async def spending_survives_pruning(store: Store) -> None:
-    lease, spend = await _begun(store), Spend(model_calls=1, cost_micros=7)
-    head = await append_here(store, lease, step("x"), Ended(at=2, run="r", status="completed"), spend=spend)
-    await store.release(lease, seen=lease.wakes)
+    spend = Spend(model_calls=1, cost_micros=7)
+    head = await _end(store, await _begun(store), step("x"), spend=spend)
     await store.prune_journal("p", head=head, detail="completed", key=KEY, spent={0: spend})
     assert await store.spent("f") == spend
     assert await store.examine(lambda reader: audit(reader, None, _spends_nothing)) == []
@@ -161,53 +160,46 @@ async def spending_survives_pruning(store: Store) -> None:
     assert await store.spent("f") == spend
 
 
-async def a_trimmed_journal_goes_on_where_it_was(store: Store, reopen: Reopen) -> None:
-    lease = await leased(store, "s")
+async def a_trimmed_journal_goes_on_where_it_was(store: Store, lease: Lease, reopen: Reopen) -> None:
     await append_here(store, lease, step("a"), step("b"), step("c"))
     assert [await store.trim_journal(lease, 3) for _ in range(2)] == [3, 0]
     await append_here(store, lease, step("d"))
-    for entries in (await store.read("s"), await store.tail("s", 2)):
+    for entries in (await store.read("a"), await store.tail("a", 2)):
         assert [entry.seq for entry in entries] == [4, 5]
     store = await reopen()
-    assert [entry.seq async for entry in store.read_all("s")] == [4, 5]
+    assert [entry.seq async for entry in store.read_all("a")] == [4, 5]
 
 
-async def the_last_record_of_a_journal_is_never_trimmed(store: Store) -> None:
-    lease = await leased(store, "s")
-    head = await append_here(store, lease, step("a"))
-    await refusal(InvalidNumber, store.trim_journal(lease, head))
+async def the_last_record_of_a_journal_is_never_trimmed(store: Store, lease: Lease) -> None:
+    await refusal(InvalidNumber, store.trim_journal(lease, await append_here(store, lease, step("a"))))
 
 
-async def only_the_holder_of_a_journal_trims_it(store: Store) -> None:
-    lease = await leased(store, "s")
+async def only_the_holder_of_a_journal_trims_it(store: Store, lease: Lease) -> None:
     await append_here(store, lease, step("a"), step("b"))
     await store.release(lease)
-    await store.claim("s")
+    await store.claim("a")
     await refusal(Fenced, store.trim_journal(lease, 1), store.empty_inputs(lease, 1))
 
 
-async def a_key_whose_input_was_emptied_is_still_taken(store: Store, clock: ManualClock) -> None:
-    lease = await leased(store, "s")
+async def a_key_whose_input_was_emptied_is_still_taken(store: Store, lease: Lease, clock: ManualClock) -> None:
     for key in ("old", "spared"):
-        await store.accept("s", {"said": key}, key=key)
+        await store.accept("a", {"said": key}, key=key)
     await append_here(store, lease, Admitted(at=1, input=1, key="old"), Admitted(at=1, input=2, key="spared"))
     clock.advance(10)
-    await store.accept("s", {"said": "new"}, key="new")
+    await store.accept("a", {"said": "new"}, key="new")
     assert [await store.empty_inputs(lease, clock.read().wall, [2]) for _ in range(2)] == [1, 0]
-    assert not (await store.accept("s", {"said": "old"}, key="old")).fresh
-    inputs = [await store.input("s", number) for number in (1, 2, 3)]
+    assert not (await store.accept("a", {"said": "old"}, key="old")).fresh
+    inputs = [await store.input("a", number) for number in (1, 2, 3)]
     assert [(found.input, bool(found.body)) for found in inputs if found] == [(1, False), (2, True), (3, True)]
 
 
-async def old_waits_that_are_settled_are_removed(store: Store, clock: ManualClock) -> None:
-    lease = await leased(store, "s")
-    for name in ("w.1", "w.2", "x.1"):
-        await store.open_wait("s", name)
+async def old_waits_that_are_settled_are_removed(store: Store, lease: Lease, clock: ManualClock) -> None:
+    await open_each_wait(store, "w.1", "w.2", "x.1")
     for name in ("w.1", "x.1"):
-        await store.cancel_wait("s", name)
+        await store.cancel_wait("a", name)
     clock.advance(10)
-    await store.open_wait("s", "w.3")
-    await store.cancel_wait("s", "w.3")
-    assert await store.count_old("s", clock.read().wall, (), "w.") == (0, 1)
+    await store.open_wait("a", "w.3")
+    await store.cancel_wait("a", "w.3")
+    assert await store.count_old("a", clock.read().wall, (), "w.") == (0, 1)
     assert await store.remove_waits(lease, "w.", clock.read().wall) == 1
-    assert [wait.name for wait in await store.waits("s")] == ["w.2", "w.3", "x.1"]
+    assert [wait.name for wait in await store.waits("a")] == ["w.2", "w.3", "x.1"]

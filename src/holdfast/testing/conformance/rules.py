@@ -8,7 +8,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidId, InvalidValue, PayloadTooLarge, RulesFull, RuleUnknown
-from holdfast.testing.conformance.suite import Reopen, refusal, unchanged
+from holdfast.testing.conformance.suite import Now, Reopen, refusal, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 ALLOW = '{"allow":"files.read*"}'
 
 
-async def a_rule_is_in_force_until_it_is_removed(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    now = clock.read().wall
+async def a_rule_is_in_force_until_it_is_removed(store: Store, clock: ManualClock, now: Now, reopen: Reopen) -> None:
     added, fresh = await store.add_rule("clerk", ALLOW, by="ops")
     assert fresh
     assert (added.agent, added.body, added.by, added.at) == ("clerk", ALLOW, "ops", now)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from inspect import get_annotations, iscoroutinefunction
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.errors import CollectionRefused, HoldfastError
-from holdfast.records import Blob, Done, EffectRequest, Record
+from holdfast.records import Blob, Done, EffectRequest, Record, Started
 from holdfast.store import Lease, MemoryEntry, Spend, Store, Work
 from holdfast.store.audit import Violation, audit
 from holdfast.testing.clock import ManualClock
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 E = TypeVar("E", bound=HoldfastError)
+Now: TypeAlias = "int"
 StoreA: TypeAlias = "Store"
+ClerkLease: TypeAlias = "Lease"
+RunLease: TypeAlias = "Lease"
 Reopen: TypeAlias = "Callable[[], Awaitable[Store]]"
+DAY: Final = 24 * 60 * 60 * 1_000
 PATIENCE: Final = 5.0
 """Seconds of real time after which something that should have happened did not."""
 
@@ -66,8 +71,10 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
     """Run a case with arguments that match the types of its parameters.
 
     `Store` is an opening of the storage, `StoreA` one with a new journal "a", `Lease` the first opening's lease on a
-    new journal "a" for a second, `ManualClock` the clock of all openings. `Reopen` closes all openings and returns
-    another one. After the case the storage must pass the audit. A case that takes `Stores` does all of this itself.
+    new journal "a" for a second, `ClerkLease` that of a journal of the agent clerk, `RunLease` that of a journal in
+    which the run "t1" has begun. `ManualClock` is the clock of all openings, `Now` its time when the case begins.
+    `Reopen` closes all openings and returns another one. After the case the storage must pass the audit. A case that
+    takes `Stores` does all of this itself.
     """
     clock = ManualClock()
     async with AsyncExitStack() as stack:
@@ -87,10 +94,16 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
                 case "StoreA":
                     given[name] = await open_store()
                     await given[name].open_journal("a")
-                case "Lease":
-                    given[name] = await leased(next(iter(given.values())), "a", ttl_ms=1_000)
+                case "Lease" | "ClerkLease" | "RunLease":
+                    store: Store = next(iter(given.values()))
+                    await store.open_journal("a", agent="clerk" if kind == "ClerkLease" else None)
+                    given[name] = await store.claim("a", ttl_ms=1_000)
+                    if kind == "RunLease":
+                        await append_here(store, given[name], Started(at=1, run="t1"))
                 case "ManualClock":
                     given[name] = clock
+                case "Now":
+                    given[name] = clock.read().wall
                 case "Reopen":
                     given[name] = reopen
                 case "Stores":
@@ -117,10 +130,9 @@ async def contents(store: Store) -> dict[str, object]:
     """
     lines = await read_pages(store.journals, store.limits.page)
     names = sorted(line.id for line in lines)
-    memory = [await _memory(store, scope.scope) for scope in await store.memory_scopes()]
-    spending, attachments = await store.examine(
-        lambda reader: (list(reader.spending.raw()), list(reader.attachments.raw()))
-    )
+    memory = [entry for scope in await store.memory_scopes() for entry in await memory_entries(store, scope.scope)]
+    spending = await store.examine(lambda reader: list(reader.spending.raw()))
+    attachments = await store.examine(lambda reader: list(reader.attachments.raw()))
     return {
         "position": await store.last_position(),
         "journals": lines,
@@ -128,45 +140,52 @@ async def contents(store: Store) -> dict[str, object]:
         "inputs and waits": {name: (await store.pending(name), await store.waits(name)) for name in names},
         "work": [(found.journal, found.wakes) for found in await all_work(store)],
         "notifications": await read_pages(store.notifications, store.limits.page),
-        "memory": memory,
+        "memory": [(entry, await store.memory_history(entry.scope, entry.key)) for entry in memory],
         "rules": await read_pages(store.rule_history, store.limits.page),
         "spending": {(agent, day): spend for agent, day, spend in spending},
         "attachments": sorted(attachments, key=lambda one: (one.session, one.digest)),
     }
 
 
-async def read_pages(read: Callable[..., Awaitable[list[T]]], limit: int) -> list[T]:
-    """Read a list page by page: `read` takes the last item of the page before, and the size of a page."""
+async def read_pages(
+    read: Callable[..., Awaitable[list[T]]], limit: int, after: Callable[[T], str | int] | None = None
+) -> list[T]:
+    """Read a list page by page: `read` takes the last item as `before`, or that item's cursor as `after`."""
     found: list[T] = []
-    while page := await read(before=found[-1] if found else None, limit=limit):
+    cursor: dict[str, Any] = {}
+    while page := await read(**cursor, limit=limit):
+        cursor = {"after": after(page[-1])} if after else {"before": page[-1]}
         assert len(page) <= limit
         assert page[0] not in found, "a page begins with an item that was shown before"
         found.extend(page)
     return found
 
 
+async def check_narrowed(
+    read: Callable[..., Awaitable[list[Any]]], *sizes: int, **choices: tuple[str | None, ...]
+) -> None:
+    """Assert that a list has the right items for every combination of these arguments; None is for any.
+
+    Each argument has the name of a field. The list is read without a limit, and in pages of these sizes.
+    """
+    everything = await read()
+    for combination in itertools.product(*choices.values()):
+        terms = dict(zip(choices, combination, strict=True))
+        wanted = {name: value for name, value in terms.items() if value is not None}
+        expected = [item for item in everything if {name: getattr(item, name) for name in wanted} == wanted]
+        assert await read(**terms) == expected, terms
+        for size in sizes:
+            assert await read_pages(partial(read, **terms), size) == expected, (terms, size)
+
+
 async def all_work(store: Store, limit: int | None = None) -> list[Work]:
     """All work of the store, page by page."""
-
-    async def read(before: Work | None, limit: int) -> list[Work]:
-        return await store.work(before.no if before else 0, limit=limit)
-
-    return await read_pages(read, limit or store.limits.page)
+    return await read_pages(store.work, limit or store.limits.page, attrgetter("no"))
 
 
 async def memory_entries(store: Store, scope: str, prefix: str = "", limit: int | None = None) -> list[MemoryEntry]:
     """All memories of a scope, page by page."""
-
-    async def read(before: MemoryEntry | None, limit: int) -> list[MemoryEntry]:
-        return await store.memory_list(scope, prefix, after=before.key if before else "", limit=limit)
-
-    return await read_pages(read, limit or store.limits.page)
-
-
-async def _memory(store: Store, scope: str) -> object:
-    """All entries of a scope, and their history."""
-    entries = await memory_entries(store, scope)
-    return entries, [change for entry in entries for change in await store.memory_history(scope, entry.key)]
+    return await read_pages(partial(store.memory_list, scope, prefix), limit or store.limits.page, attrgetter("key"))
 
 
 async def refusal(kind: type[E], *attempts: Awaitable[object], **fields: object) -> E:
@@ -211,6 +230,12 @@ async def leased(store: Store, journal: str, *, ttl_ms: int = 10_000) -> Lease:
     return await store.claim(journal, ttl_ms=ttl_ms)
 
 
+async def open_each_wait(store: Store, *names: str) -> None:
+    """Open waits of the journal "a", without a deadline."""
+    for name in names:
+        await store.open_wait("a", name)
+
+
 async def append_here(store: Store, lease: Lease, *added: Record, spend: Spend | None = None) -> int:
     """Append where the journal ends now."""
     return await store.append(lease, added, head=(await store.journal(lease.journal)).head, spend=spend)
@@ -237,9 +262,8 @@ def _journal_calls(*names: str) -> dict[str, Call]:
 
 
 ON_A_JOURNAL: Final[dict[str, Call]] = {
-    **_journal_calls(
-        "claim", "revoke_waits", "journal", "read", "tail", "pending", "read_with_inbox", "waits", "next_notifications"
-    ),
+    **_journal_calls("claim", "revoke_waits", "journal", "read", "tail", "pending", "read_with_inbox", "waits"),
+    **_journal_calls("next_notifications"),
     "append": lambda store, lease: store.append(lease, [step("x")], head=1),
     "renew": lambda store, lease: store.renew(lease),
     "release": lambda store, lease: store.release(lease),
@@ -268,22 +292,8 @@ async def _collected(store: Store) -> None:
 
 
 ON_THE_STORE: Final[dict[str, Call]] = {
-    **_calls(
-        "work",
-        "attachments",
-        "feed",
-        "last_position",
-        "journals",
-        "due",
-        "next_due",
-        "notifications",
-        "ripen",
-        "purge_notifications",
-        "memory_scopes",
-        "memory_purge",
-        "rule_history",
-        "tombstones",
-    ),
+    **_calls("work", "attachments", "feed", "last_position", "journals", "due", "next_due", "notifications", "ripen"),
+    **_calls("purge_notifications", "memory_scopes", "memory_purge", "rule_history", "tombstones"),
     **_journal_calls("memory_list", "memory_page", "tombstone"),
     "open_journal": lambda store, lease: store.open_journal(f"{lease.journal}-new"),
     "accept_into": lambda store, lease: store.accept_into(f"{lease.journal}-made", "session", None, "hello", key="k"),

@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
 from holdfast.records import Admitted, Ended, Started
-from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, leased, read_pages, refusal, step, unchanged
+from holdfast.testing.conformance.suite import append_here, leased, open_each_wait, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Settlement, Store, Wait
     from holdfast.testing.clock import ManualClock
+    from holdfast.testing.conformance.suite import Now, Reopen, RunLease, StoreA
 
 
 SETTLED: Final = ("resolved", "expired", "cancelled", "revoked")
@@ -54,15 +56,13 @@ async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(one: Store
     assert (sum(answer.won for answer in answers), len({answer.wait.payload for answer in answers})) == (1, 1)
 
 
-async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
-    store: StoreA, clock: ManualClock, reopen: Reopen
-) -> None:
+async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(store: StoreA, reopen: Reopen) -> None:
     token = store.wait_token("a", "w")
     early = await store.resolve(token, "early")
     assert (early.won, early.wait.opened) == (True, False)
     assert not (await store.resolve(token, "later")).won
     store = await reopen()
-    opened = await store.open_wait("a", "w", deadline=clock.read().wall - 1)
+    opened = await store.open_wait("a", "w", deadline=store.clock.read().wall - 1)
     assert (opened.state, opened.payload, opened.opened) == ("resolved", b'"early"', True)
     assert await store.due() == []
 
@@ -113,8 +113,7 @@ async def the_first_deadline_of_a_wait_stays(store: StoreA, clock: ManualClock) 
 
 
 async def one_wait_can_be_revoked_and_the_others_stay(store: StoreA) -> None:
-    for name in ("v", "w"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "v", "w")
     assert await store.revoke_waits("a", "w") == 1
     resolution = store.resolve(store.wait_token("a", "w"), 1)
     await refusal(errors.WaitUnknown, resolution, store.open_wait("a", "w"), store.cancel_wait("a", "w"))
@@ -128,11 +127,9 @@ async def a_revoked_wait_forgets_its_resolution(store: StoreA) -> None:
     assert (found.state, found.payload) == ("revoked", None)
 
 
-async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(
-    store: StoreA, clock: ManualClock, reopen: Reopen
-) -> None:
+async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(store: StoreA, reopen: Reopen) -> None:
     await store.open_journal("b")
-    await store.open_wait("a", "v", deadline=clock.read().wall + 1)
+    await store.open_wait("a", "v", deadline=store.clock.read().wall + 1)
     await store.open_wait("a", "w")
     await store.open_wait("b", "w")
     assert await store.revoke_waits("a") == 2
@@ -156,14 +153,12 @@ async def waits_and_their_tokens_survive_reopening(store: StoreA, clock: ManualC
 
 
 async def waits_are_listed_by_name(store: StoreA) -> None:
-    for name in ("b", "é", "a", "Z", "😀", "ab"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "b", "é", "a", "Z", "😀", "ab")
     assert [found.name for found in await store.waits("a")] == ["Z", "a", "ab", "b", "é", "😀"]
     assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
 
 
-async def due_waits_come_longest_overdue_first(store: StoreA, clock: ManualClock) -> None:
-    now = clock.read().wall
+async def due_waits_come_longest_overdue_first(store: StoreA, clock: ManualClock, now: Now) -> None:
     await store.open_journal("b")
     assert await store.next_due() is None
     for journal, name, delay in (("a", "x", 30), ("b", "x", 10), ("a", "y", 20), ("b", "y", 40)):
@@ -183,8 +178,7 @@ async def due_waits_come_longest_overdue_first(store: StoreA, clock: ManualClock
 
 async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
     await store.open_journal("closed")
-    await store.open_wait("a", "w")
-    await store.open_wait("a", "revoked")
+    await open_each_wait(store, "w", "revoked")
     await store.revoke_waits("a", "revoked")
     await store.revoke_waits("closed")
     good = store.wait_token("a", "w")
@@ -196,8 +190,7 @@ async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
         "revoked": store.wait_token("a", "revoked"),
         "revoked with all": store.wait_token("closed", "w"),
     }
-    payloads: tuple[object, ...] = (1, float("nan"), "x" * (store.limits.input_bytes + 1))
-    for payload in payloads:
+    for payload in (1, float("nan"), "x" * (store.limits.input_bytes + 1)):
         told: dict[str, str] = {}  # everything that the bearer of a token can see of the refusal
         for name, token in bad.items():
             error = await refusal(errors.HoldfastError, store.resolve(token, payload))
@@ -216,20 +209,12 @@ async def _states(store: Store, journal: str = "a") -> dict[str, str]:
     return {found.name: found.state for found in await store.waits(journal)}
 
 
-async def _begun(store: Store, journal: str = "a") -> Lease:
-    """Begin the run t1 in a journal; returns its lease."""
-    lease = await leased(store, journal)
-    await append_here(store, lease, Started(at=1, run="t1", code="1", by="test"))
-    return lease
-
-
 def _ended(run: str = "t1", *, unstarted: bool = False) -> Ended:
     return Ended(at=2, run=run, status="cancelled", unstarted=unstarted)
 
 
-async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    lease = await _begun(store)
-    await store.open_wait("a", "t1/deadline", deadline=clock.read().wall + 1_000)
+async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, lease: RunLease, reopen: Reopen) -> None:
+    await store.open_wait("a", "t1/deadline", deadline=store.clock.read().wall + 1_000)
     await store.open_wait("a", "t1/2.tools/1.ask/go")
     await append_here(store, lease, step("x"), _ended())
     assert await store.next_due() is None
@@ -238,16 +223,14 @@ async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, clock: Manu
     assert await _states(await reopen()) == states
 
 
-async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store) -> None:
-    lease = await _begun(store)
+async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store, lease: RunLease) -> None:
     await store.open_wait("a", "t1/go")
     await append_here(store, lease, _ended())
     answer = await store.resolve(store.wait_token("a", "t1/go"), 1)
     assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
 
 
-async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, clock: ManualClock) -> None:
-    lease = await _begun(store)
+async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, lease: RunLease, clock: ManualClock) -> None:
     await _settled(store, clock, "t1/")
     await store.resolve(store.wait_token("a", "t1/early"), "before it was opened")
     before = await store.waits("a")
@@ -255,34 +238,28 @@ async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, clock:
     assert await store.waits("a") == before
 
 
-async def waits_of_other_runs_and_of_no_run_stay_open(store: Store) -> None:
-    lease = await _begun(store)
+async def waits_of_other_runs_and_of_no_run_stay_open(store: Store, lease: RunLease) -> None:
     names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
-    for name in names:
-        await store.open_wait("a", name)
+    await open_each_wait(store, *names)
     await append_here(store, lease, _ended())
     assert await _states(store) == dict.fromkeys(names, "open")
 
 
-async def waits_of_other_journals_stay_open(store: Store) -> None:
-    lease = await _begun(store)
-    await _begun(store, "b")
+async def waits_of_other_journals_stay_open(store: Store, lease: RunLease) -> None:
+    await append_here(store, await leased(store, "b"), Started(at=1, run="t1"))
     await store.open_wait("b", "t1/go")
     await append_here(store, lease, _ended())
     assert await _states(store, "b") == {"t1/go": "open"}
 
 
-async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store) -> None:
-    lease = await _begun(store)
+async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store, lease: RunLease) -> None:
     await store.accept("a", 1, key="k")
-    for name in ("t1/deadline", "t2/deadline"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "t1/deadline", "t2/deadline")
     await append_here(store, lease, Admitted(at=1, input=1, key="k", run="t2"), _ended("t2", unstarted=True))
     assert await _states(store) == {"t1/deadline": "open", "t2/deadline": "cancelled"}
 
 
-async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
-    lease = await _begun(store)
+async def an_end_that_is_refused_ends_no_wait(store: Store, lease: RunLease) -> None:
     opened = await store.open_wait("a", "t1/go")
     await refusal(errors.HeadConflict, store.append(lease, [_ended()], head=7))
     await store.release(lease)
@@ -291,52 +268,12 @@ async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
 
 
 async def waits_are_listed_by_their_state(store: StoreA, clock: ManualClock) -> None:
-    for name in ("z open", "open"):
-        await store.open_wait("a", name)
+    await open_each_wait(store, "z open", "open")
     await _settled(store, clock)
     for state in SETTLED:
         assert [found.name for found in await store.waits("a", state=state)] == [state]
     assert [found.name for found in await store.waits("a", state="open")] == ["open", "z open"]
     assert [found.name for found in await store.waits("a", 1, state="open")] == ["open"]
-
-
-async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> None:
-    for number in range(6):
-        await store.accept("a", number, key=f"k{number}")
-    await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
-    assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
-    assert [found.input for found in await store.pending("a", after=5)] == [6]
-    assert await store.pending("a", after=6) == []
-    await refusal(errors.InvalidNumber, store.pending("a", after=-1))
-
-
-async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
-    await store.open_journal("b")
-    await store.accept("a", "hello", key="k")
-    (waiting,) = await store.pending("a")
-    assert await store.input("a", 1) == waiting
-    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
-    store = await reopen()
-    assert await store.input("a", 1) == waiting
-    for journal, number in (("a", 2), ("a", 0), ("b", 1)):
-        assert await store.input(journal, number) is None
-
-
-async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
-    limit = store.limits.pending_inputs
-    await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
-    receipt = await store.accept("a", "stop", key="stop", urgent=True)
-    assert (receipt.input, receipt.fresh) == (limit + 1, True)
-    assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
-    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
-
-
-async def a_mark_comes_after_all_earlier_writes(store: Store, lease: Lease) -> None:
-    appending = store.append(lease, [step("x")], head=1)
-    mark = store.read_position()
-    later = store.append(lease, [step("y")], head=2)
-    assert (await appending, await mark, await later) == (2, 2, 3)
-    assert [entry.seq for entry in await store.feed(after=await mark)] == [3]
 
 
 BODY = b'{"tool":"refund","args":{"cents":900}}'
@@ -354,8 +291,7 @@ def _places(found: list[Wait]) -> list[tuple[str, str]]:
     return [(wait.journal, wait.name) for wait in found]
 
 
-async def a_wait_keeps_its_question(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    now = clock.read().wall
+async def a_wait_keeps_its_question(store: Store, now: Now, reopen: Reopen) -> None:
     opened = await _ask(store)
     assert (opened.kind, opened.body, opened.digest, opened.at) == ("approval", BODY, DIGEST, now)
     store = await reopen()
@@ -373,8 +309,7 @@ async def the_first_question_of_a_wait_stays(store: Store, clock: ManualClock) -
     assert (again.state, again.body) == ("resolved", BODY)
 
 
-async def a_settled_wait_keeps_its_question(store: Store, clock: ManualClock) -> None:
-    lease = await _begun(store)
+async def a_settled_wait_keeps_its_question(store: Store, lease: RunLease, clock: ManualClock) -> None:
     for name in ("resolved", "expired", "cancelled", "t1/ended"):
         await _ask(store, name=name, deadline=clock.read().wall + 1 if name == "expired" else None)
     await store.answer_wait("a", "resolved", 1)
@@ -408,10 +343,8 @@ async def waits_are_read_page_by_page(store: StoreA) -> None:
     for n in range(20):
         await store.open_wait("a", f"w{n:02}", body=large)
 
-    async def read(before: Wait | None, limit: int) -> list[Wait]:
-        return await store.waits("a", limit, after=before.name if before else "")
-
-    assert [wait.name for wait in await read_pages(read, store.limits.page)] == [f"w{n:02}" for n in range(20)]
+    found = await read_pages(partial(store.waits, "a"), store.limits.page, attrgetter("name"))
+    assert [wait.name for wait in found] == [f"w{n:02}" for n in range(20)]
 
 
 async def open_waits_of_a_kind_are_listed_over_all_journals_newest_first(store: Store, clock: ManualClock) -> None:
@@ -487,8 +420,7 @@ async def a_resolution_that_came_before_the_question_does_not_answer_it(store: S
 async def an_answer_after_the_deadline_settles_nothing_and_stores_no_rule(store: Store, clock: ManualClock) -> None:
     await _ask(store, deadline=clock.read().wall + 10)
     clock.advance(10)
-    rule = store.new_rule("clerk", RULE, by="ops")
-    late = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST, rule=rule)
+    late = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST, rule=store.new_rule("clerk", RULE, by="ops"))
     assert (late.won, late.wait.state, late.wait.payload, late.rule) == (False, "expired", None, None)
     assert await store.rules("clerk") == []
 
@@ -514,8 +446,7 @@ async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two
 async def an_answer_returns_a_rule_that_is_in_force_already(store: Store) -> None:
     await _ask(store)
     rule, _ = await store.add_rule("clerk", RULE, by="boss")
-    settled = await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))
-    assert settled.rule == rule
+    assert (await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))).rule == rule
 
 
 async def an_answer_whose_rule_has_no_room_settles_nothing(store: Store) -> None:
@@ -553,12 +484,10 @@ async def an_answer_is_used_once(store: Store) -> None:
 
 async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
     lease = await _approved(store, "w")
-    appends = [store.append(lease, [step("a")], head=1, consume=["w"]) for _ in range(2)]
-    second = [store.append(lease, [step("b")], head=2, consume=["w"])]
-    answers = await asyncio.gather(*appends, *second, return_exceptions=True)
-    assert answers[0] == 2
-    assert isinstance(answers[1], errors.HeadConflict)
-    assert isinstance(answers[2], errors.WaitConsumed)
+    first, again, next_one = [store.append(lease, [step("a")], head=head, consume=["w"]) for head in (1, 1, 2)]
+    await refusal(errors.HeadConflict, again)
+    await refusal(errors.WaitConsumed, next_one)
+    assert await first == 2
 
 
 async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:

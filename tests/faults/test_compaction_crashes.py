@@ -152,7 +152,8 @@ async def _kill_twice(workers: Forks, first: int, second: int, golden: Told, fol
     told = await _told(here, repro)
     # Whoever goes on asks for nothing that was recorded when it began. What it does not get to record itself, the next
     # one may ask for again.
-    lives = zip(known, [*(each.asked for each in known[1:]), len(told.asked)], strict=True)
+    ends = [*(each.asked for each in known[1:]), len(told.asked)]
+    lives = zip(known, ends, strict=False)  # both points may lie behind the end: then none was killed
     assert [again for each, until in lives for again in each.asked_again(told.asked[:until])] == [], repro
     assert (told.history, told.context) == (golden.history, golden.context), repro
     assert [made.plan for made in told.compactions] == [made.plan for made in golden.compactions], repro

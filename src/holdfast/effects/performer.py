@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.clock import wall_clock
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import (
@@ -46,26 +47,6 @@ from holdfast.effects.replay import (
     make_request,
 )
 from holdfast.effects.scopes import EffectScope, SuspensionGuard, current_scope
-from holdfast.errors import (
-    BlobMissing,
-    CallAbandoned,
-    EffectCancelled,
-    EffectFailed,
-    EffectUnknown,
-    Halted,
-    HeadConflict,
-    HoldfastError,
-    InvalidArgument,
-    InvariantBroken,
-    PayloadTooLarge,
-    ReplayMiss,
-    ResultTooLarge,
-    RunEnded,
-    ScopeBusy,
-    StoreBusy,
-    StoreError,
-    UsageError,
-)
 from holdfast.names import check_id
 from holdfast.records import (
     Blob,
@@ -178,7 +159,7 @@ class LeasedJournal:
         else:
             if not self._store.surely_holds(self._lease):
                 message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
-                raise StoreBusy(message)
+                raise errors.StoreBusy(message)
         if self.attend is not None:
             await self.attend()
 
@@ -194,7 +175,7 @@ class LeasedJournal:
     async def past(self) -> RunHistory:
         past = await read_history(self._store, self.journal)
         if past.records != self.head:
-            raise HeadConflict(self.journal, self.head, past.records)
+            raise errors.HeadConflict(self.journal, self.head, past.records)
         return past
 
 
@@ -218,7 +199,7 @@ class RecordedJournal:
         added: list[Record],
         **_: object,
     ) -> Awaitable[object]:
-        raise ReplayMiss(getattr(added[0], "key", self.journal))
+        raise errors.ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def confirm(self) -> None:
         """A replay performs nothing."""
@@ -317,7 +298,7 @@ class Performer:
     def occupied(self, place: EffectScope) -> Generator[None]:
         """Let a scope do one effect at a time: the order of two would be random."""
         if place.busy:
-            raise ScopeBusy(place.path)
+            raise errors.ScopeBusy(place.path)
         place.busy = True
         try:
             yield
@@ -344,7 +325,7 @@ class Performer:
         place = current_scope.get()
         if place is None or place.drive is not self:
             message = "effects can only be asked for by the code that this boundary drives"
-            raise UsageError(message)
+            raise errors.UsageError(message)
         return place
 
     def root(self) -> EffectScope:
@@ -364,7 +345,7 @@ class Performer:
         if self._cursor.halted is not None or self._closed is not None:
             self.check_running()
         if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("repeat", repeat, "a Repeat")
+            raise errors.InvalidArgument("repeat", repeat, "a Repeat")
         decision = self._cursor.decide(key, ask, repeat)
         if place is not None and not place.inside:
             self._cursor.follow(place.path, key)
@@ -433,7 +414,7 @@ class Performer:
                 return await self.attempt(key, None if intent else ask, call)
             case Mismatch() | Miss():
                 message = f"{decision!r} must have stopped the run"
-                raise InvariantBroken(message)
+                raise errors.InvariantBroken(message)
 
     async def _confirm(self) -> None:
         """Confirm the lease before an effect: another driver may have taken over during a long pause.
@@ -442,7 +423,7 @@ class Performer:
         """
         try:
             await self._ledger.confirm()
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             raise self.halt(error) from error
         self.check_running()
 
@@ -510,13 +491,13 @@ class Performer:
             body = self.redactor.bytes(body, numbers=False)
             blob = await self._ledger.put_blob(body)
             return Done(at=now, key=key, ask=ask, blob=blob, ms=ms, refs=refs, kept=kept)
-        except StoreError as error:
+        except errors.StoreError as error:
             # The store failed, not the effect: this must not become the recorded outcome.
             raise self.halt(error) from error
-        except PayloadTooLarge as error:
+        except errors.PayloadTooLarge as error:
             # The message must say that the effect happened.
-            return self.failed(key, ask, ResultTooLarge("a value", error.size, error.limit), begun)
-        except UsageError as error:
+            return self.failed(key, ask, errors.ResultTooLarge("a value", error.size, error.limit), begun)
+        except errors.UsageError as error:
             lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
             return self.failed(key, ask, lost, begun)
 
@@ -542,9 +523,9 @@ class Performer:
         `notify` and counts `spend`.
         """
         if self._cursor.halted is not None:
-            raise Halted(self._cursor.halted)
+            raise errors.Halted(self._cursor.halted)
         if self._sealed:
-            raise RunEnded(self.run)
+            raise errors.RunEnded(self.run)
         if self._gathered:
             if added and not self._gathered_day <= added[-1].at < self._gathered_day + DAY_MS:
                 self.submit([], patient=True)
@@ -561,7 +542,7 @@ class Performer:
             return
         try:
             self._durable = self._ledger.append(added, patient=patient, notify=notify, consume=consume, spend=spend)
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             raise self.halt(error) from error
 
     def gather(self, outcome: Record, beside: Sequence[Record] = ()) -> None:
@@ -583,10 +564,10 @@ class Performer:
             return
         try:
             self.submit([], patient=True)
-        except (Halted, HoldfastError):
+        except (errors.Halted, errors.HoldfastError):
             pass  # the run is halted; its next effect raises
         except Exception as error:  # nothing may continue without these records
-            broken = InvariantBroken(f"the results of tool calls can't be recorded: {error!r}")
+            broken = errors.InvariantBroken(f"the results of tool calls can't be recorded: {error!r}")
             broken.__cause__ = error
             self.halt(broken)
 
@@ -602,10 +583,10 @@ class Performer:
                 await asyncio.shield(future)
             except asyncio.CancelledError as error:
                 cancelled = error
-            except HoldfastError:
+            except errors.HoldfastError:
                 break
         if (failure := future.exception()) is not None:
-            if isinstance(failure, HoldfastError):
+            if isinstance(failure, errors.HoldfastError):
                 raise self.halt(failure) from failure
             raise failure
         if self._durable is future:
@@ -648,31 +629,31 @@ class Performer:
                 return decode_value(await self.large(cast("Blob", outcome.blob)), returns)
             case Failed():
                 cause = self._causes.pop(outcome.key, None)
-                raise EffectFailed(outcome.key, outcome.error.kind, outcome.error.message) from cause
+                raise errors.EffectFailed(outcome.key, outcome.error.kind, outcome.error.message) from cause
             case Unknown():
-                raise EffectUnknown(outcome.key, ask.target)
+                raise errors.EffectUnknown(outcome.key, ask.target)
             case Cancelled():
-                raise EffectCancelled(outcome.key)
+                raise errors.EffectCancelled(outcome.key)
 
     async def keep(self, body: bytes) -> Blob:
         """Store bytes for an outcome."""
         try:
             return await self._ledger.put_blob(body)
-        except StoreError as error:
+        except errors.StoreError as error:
             raise self.halt(error) from error
 
     def keep_soon(self, body: bytes) -> Blob:
         """Queue bytes for the next record; both become durable together."""
         try:
             return self._ledger.queue_blob(body)
-        except StoreError as error:
+        except errors.StoreError as error:
             raise self.halt(error) from error
 
     async def large(self, blob: Blob) -> bytes:
         """The bytes of a blob; a missing blob halts the run."""
         body = await self._ledger.blob(blob.digest)
         if body is None:
-            raise self.halt(BlobMissing(blob.digest))
+            raise self.halt(errors.BlobMissing(blob.digest))
         return body
 
     async def read_value(self, done: Done) -> bytes:
@@ -689,7 +670,7 @@ class Performer:
 
     def check_halted(self) -> None:
         if self._cursor.halted is not None:
-            raise Halted(self._cursor.halted)
+            raise errors.Halted(self._cursor.halted)
 
     def check_running(self) -> None:
         """Raise if the run was halted or cancelled, or has ended."""
@@ -700,13 +681,13 @@ class Performer:
             message = "the drive was cancelled"
             raise asyncio.CancelledError(message)
         if self._closed == "ended":
-            raise RunEnded(self.run)
+            raise errors.RunEnded(self.run)
 
     async def admit(self) -> None:
         """Raise as `check_running` does; hold code that keeps asking after that."""
         try:
             self.check_running()
-        except (Halted, RunEnded, asyncio.CancelledError) as error:
+        except (errors.Halted, errors.RunEnded, asyncio.CancelledError) as error:
             if self._suspension is None:
                 self._suspension = SuspensionGuard()
             await self._suspension.refuse(error)
@@ -730,9 +711,9 @@ class Performer:
     def cancelled(self) -> bool:
         return self._closed == "cancelled"
 
-    def abandoned(self) -> CallAbandoned:
+    def abandoned(self) -> errors.CallAbandoned:
         """The error for code that continues after its run was closed here."""
-        error = CallAbandoned(self.run)
+        error = errors.CallAbandoned(self.run)
         _log.warning("a function of %s of %s goes on: %s", self.run, self._ledger.journal, error)
         return error
 

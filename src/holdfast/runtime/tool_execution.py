@@ -11,42 +11,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import decode_value, digest_of_bytes, json_of
 from holdfast.effects.replay import PerformAgain, SettleAsUnknown
 from holdfast.effects.scopes import current_scope, release_if_held
-from holdfast.errors import (
-    AttachmentUnknown,
-    InvalidArgument,
-    InvariantBroken,
-    PayloadTooLarge,
-    ResultTooLarge,
-    Suspended,
-)
 from holdfast.eventloop import cancel_and_wait
 from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Unknown
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler
-from holdfast.tools import functions
+from holdfast.tools import functions, results
 from holdfast.tools.context import CallContext
 from holdfast.tools.definition import AnyTool, Bound, Deferred, ToolRetryPolicy
 from holdfast.tools.functions import CallProcesses
-from holdfast.tools.results import (
-    MAX_TEXT,
-    RESULT_READER,
-    KeptResult,
-    OversizedResult,
-    as_text,
-    cut_text,
-    describe_error,
-    error_for_timeout,
-    error_from_exception,
-    leaf_errors,
-    long_json,
-    shorten,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -113,7 +92,7 @@ class ToolExecutor:
             return self._outcome_without_run(call, begin, budget, spill, has_returned=has_returned)
         if tool is None or bound is None:
             message = f"{key!r} can't be performed"
-            raise InvariantBroken(message)
+            raise errors.InvariantBroken(message)
         begin(call)
         begun = self._loop.time()
         crash_point("tool.before_run")
@@ -137,7 +116,7 @@ class ToolExecutor:
         tool = work.call.tool
         if tool is None:
             message = f"{work.call.key!r} runs without its tool"
-            raise InvariantBroken(message)
+            raise errors.InvariantBroken(message)
         return await _with_taint(work.context, self._settled(work.call, tool, work.begun, work.task))
 
     async def _in_time(self, work: SpillableCall, budget: float, spill: Spill) -> Outcome:
@@ -149,7 +128,7 @@ class ToolExecutor:
             context.hold()
             try:
                 spilled = await spill(work, budget)
-            except PayloadTooLarge:
+            except errors.PayloadTooLarge:
                 spilled = None  # its arguments don't fit into a task
             if spilled is not None:
                 return spilled
@@ -193,7 +172,7 @@ class ToolExecutor:
     async def _outcome_of_reply(self, call: PreparedCall, reply: DeferralReply) -> Outcome:
         tool, ask = call.tool, self.unrecorded_ask(call)
         if reply.error is not None:
-            message = shorten(self._clean(reply.error.message), MAX_TEXT)
+            message = results.shorten(self._clean(reply.error.message), results.MAX_TEXT)
             return self._failed(call, ErrorInfo(reply.error.kind, message))
         if tool is None:  # it is gone, and its last call has its answer all the same
             return await self._performer.succeeded(call.key, ask, reply.body)
@@ -240,10 +219,10 @@ class ToolExecutor:
                 self._failed_attempts[key] = number = known + 1
                 content = digest_of_bytes("attempt", f"{key} {number}".encode())
                 ask = EffectRequest("sample", "attempt", content, cause=Cause("call", key))
-                info, ms = error_from_exception(error, self._clean), self._ms_since(begun)
+                info, ms = results.error_from_exception(error, self._clean), self._ms_since(begun)
                 now = self._performer.now()
                 context.caller.note(Failed(at=now, key=f"{prefix}{number}", ask=ask, error=info, ms=ms))
-                context.progress(f"attempt {attempt} failed: {describe_error(error, self._clean)}")
+                context.progress(f"attempt {attempt} failed: {results.describe_error(error, self._clean)}")
             await asyncio.sleep(pause)
             attempt += 1
 
@@ -264,7 +243,7 @@ class ToolExecutor:
                         message = (
                             "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
                         )
-                        raise InvalidArgument("result", deferred, message)  # an error of the tool
+                        raise errors.InvalidArgument("result", deferred, message)  # an error of the tool
                     self._deferrals.tool_returned(call.key, deferred)
                     return await self._outcome_of_reply(call, await self._deferrals.reply(call.key))
                 if _holds_file(value):
@@ -278,10 +257,10 @@ class ToolExecutor:
             return msgspec.structs.replace(self._failed(call, error, begun), detail=detail)
         except BaseExceptionGroup as group:
             self._performer.check_halted()
-            for error in leaf_errors(group):  # a task group may have wrapped a suspension or an interrupt
-                if isinstance(error, Suspended | KeyboardInterrupt):
+            for error in results.leaf_errors(group):  # a task group may have wrapped a suspension or an interrupt
+                if isinstance(error, errors.Suspended | KeyboardInterrupt):
                     raise error from None
-            return self._failed(call, error_from_exception(group, self._clean), begun)
+            return self._failed(call, results.error_from_exception(group, self._clean), begun)
         except BaseException as error:
             if is_control_flow(error):
                 raise
@@ -294,11 +273,11 @@ class ToolExecutor:
             if isinstance(error, ToolTimedOut):
                 seconds = tool.timeout or 0
                 if tool.read_only or tool.idempotent:
-                    return self._failed(call, error_for_timeout(tool.name, seconds, left=error.left), begun)
+                    return self._failed(call, results.error_for_timeout(tool.name, seconds, left=error.left), begun)
                 # It may have taken effect, and must not be repeated.
                 why = f"{tool.name} did not finish within {seconds:g} s and was stopped."
                 return Unknown(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), why=why)
-            return self._failed(call, error_from_exception(error, self._clean), begun)
+            return self._failed(call, results.error_from_exception(error, self._clean), begun)
         key, ask = call.key, self.unrecorded_ask(call)
         blobs = tuple(refs), tuple(kept)
         done = self._performer.done_with(key, ask, body, begun, *blobs)
@@ -310,13 +289,14 @@ class ToolExecutor:
     # ---- results ----
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
-        value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is a secret, too
+        # Before it is cut: half a secret is a secret, too.
+        value = self._performer.redactor.value(results.as_text(value))
         if type(value) is str and len(value) > limit:
             return await self._cut(tool, value, kept, limit)
         return await self._shown(tool, self._performer.redactor.bytes(tool.as_json(value)), kept, limit)
 
     async def _shown(self, tool: AnyTool, body: bytes, kept: list[Blob], limit: int) -> bytes:
-        text = long_json(body, limit)
+        text = results.long_json(body, limit)
         return body if text is None else await self._cut(tool, text, kept, limit)
 
     async def _cut(self, tool: AnyTool, text: str, kept: list[Blob], limit: int) -> bytes:
@@ -324,23 +304,25 @@ class ToolExecutor:
         try:
             # A character without an encoding is kept as its escape sequence.
             blob = await self._performer.keep(await asyncio.to_thread(text.encode, "utf-8", "backslashreplace"))
-        except PayloadTooLarge as error:
-            return tool.as_json(cut_text(text, limit, OversizedResult(error.size, error.limit)))
+        except errors.PayloadTooLarge as error:
+            return tool.as_json(results.cut_text(text, limit, results.OversizedResult(error.size, error.limit)))
         kept.append(blob)
-        whole = KeptResult(blob.digest, RESULT_READER) if self._reads_on else None
-        return tool.as_json(cut_text(text, limit, whole))
+        whole = results.KeptResult(blob.digest, results.RESULT_READER) if self._reads_on else None
+        return tool.as_json(results.cut_text(text, limit, whole))
 
     async def _with_files_kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
         if isinstance(value, File):
             try:
                 blob = await self._performer.keep(value.data)
-            except PayloadTooLarge as error:
-                raise ResultTooLarge(f"a file ({value.name or value.media_type})", error.size, error.limit) from None
+            except errors.PayloadTooLarge as error:
+                raise errors.ResultTooLarge(
+                    f"a file ({value.name or value.media_type})", error.size, error.limit
+                ) from None
             refs.append(blob)
             return Attachment(blob.digest, value.media_type, blob.size, value.name)
         if isinstance(value, Attachment):
             if self._caller.host is None:
-                raise AttachmentUnknown(value.digest, self._caller.session)
+                raise errors.AttachmentUnknown(value.digest, self._caller.session)
             found: Attachment = await self._caller.host.attached(value)  # a digest may come from the model
             refs.append(Blob(found.digest, found.size))
             return found

@@ -20,9 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
-import zlib
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -289,19 +286,30 @@ def omit_fields(item: Item, names: tuple[str, ...]) -> Item:
 # ---- calls of the provider's own tools, which Holdfast does not run ----
 
 _NOT_AVAILABLE: Final = "This tool is not available here. The call was not carried out."
-_SIDE: Final = 64
-"""Size of the blank screenshot, in pixels."""
-_ANSWERED_TYPES: Final = frozenset(
-    (
-        *("apply_patch_call", "shell_call", "local_shell_call", "custom_tool_call", "computer_call"),
-        *("tool_search_call", "mcp_approval_request"),
-    )
+_BLANK_SCREENSHOT: Final = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAD0lEQVR42mNgGAWjgHwAAAJAAAHgTR1EAAAAAElFTkSuQmCC"
 )
+"""A picture of 64 by 64 black pixels."""
+_ANSWERS: Final[Mapping[str, Item]] = {
+    "apply_patch_call": {"status": "failed", "output": _NOT_AVAILABLE},
+    "computer_call": {"output": {"type": "computer_screenshot", "image_url": _BLANK_SCREENSHOT}},
+    "custom_tool_call": {"output": _NOT_AVAILABLE},
+    "local_shell_call": {"output": _NOT_AVAILABLE},
+    "mcp_approval_request": {
+        "type": "mcp_approval_response",
+        "approve": False,
+        "reason": "Nobody here can be asked about it.",
+    },
+    "shell_call": {"output": [{"stdout": "", "stderr": _NOT_AVAILABLE, "outcome": {"type": "exit", "exit_code": 1}}]},
+    "tool_search_call": {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []},
+}
+"""Types of calls that need an answer, and the answer that refuses them, in the form that each type requires."""
 
 
 def answer_provider_calls(items: list[Item]) -> list[Item]:
     """Append an answer to each unanswered provider call among the items: the API refuses open calls."""
-    waiting = [item for item in items if item.get("type") in _ANSWERED_TYPES and _answered_id(item)]
+    waiting = [item for item in items if item.get("type") in _ANSWERS and _answered_id(item)]
     if not waiting:
         return items
     # Lists, because a provider may have put unhashable values there.
@@ -320,41 +328,16 @@ def _answered_id(item: Item) -> str | None:
 
 
 def _answer(item: Item) -> list[Item]:
-    """Refuse a call of a provider's tool, in the form that its item requires."""
     kind = item["type"]
-    if kind == "mcp_approval_request":
-        refusal = {"approve": False, "reason": "Nobody here can be asked about it."}
-        return [{"type": "mcp_approval_response", "approval_request_id": item["id"], **refusal}]
-    answer: Item = {"type": f"{kind}_output", "call_id": item["call_id"]}
-    match kind:
-        case "apply_patch_call":
-            answer |= {"status": "failed", "output": _NOT_AVAILABLE}
-        case "shell_call":
-            output = {"stdout": "", "stderr": _NOT_AVAILABLE, "outcome": {"type": "exit", "exit_code": 1}}
-            answer["output"] = [output]
-        case "tool_search_call":
-            answer |= {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []}
-        case "computer_call":
-            answer["output"] = {"type": "computer_screenshot", "image_url": _blank_screenshot()}
-            checks = item.get("pending_safety_checks")
-            if isinstance(checks, list) and checks:  # unread warnings are refused; nothing they warn of was done
-                answer["acknowledged_safety_checks"] = checks
-            # The API takes only a picture for an answer, so a message explains that it shows nothing.
-            return [answer, {"role": "developer", "content": f"{_NOT_AVAILABLE} The screenshot is blank."}]
-        case _:
-            answer["output"] = _NOT_AVAILABLE
-    return [answer]
-
-
-@lru_cache(maxsize=1)
-def _blank_screenshot() -> str:
-    rows = (b"\0" + bytes(_SIDE // 8)) * _SIDE
-    header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 1, 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    body = b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
-    )
-    return data_url("image/png", b"\x89PNG\r\n\x1a\n" + body)
+    field = "approval_request_id" if kind == "mcp_approval_request" else "call_id"
+    answer: Item = {"type": f"{kind}_output", field: _answered_id(item), **_ANSWERS[kind]}
+    if kind != "computer_call":
+        return [answer]
+    checks = item.get("pending_safety_checks")
+    if isinstance(checks, list) and checks:  # unread warnings are refused; nothing they warn of was done
+        answer["acknowledged_safety_checks"] = checks
+    # The API takes only a picture for an answer, so a message explains that it shows nothing.
+    return [answer, {"role": "developer", "content": f"{_NOT_AVAILABLE} The screenshot is blank."}]
 
 
 # ==== responses ====

@@ -368,7 +368,6 @@ _REASONING_FIELDS: Final = (
     ("send_thinking_parts", "thinking"),
 )
 _FINISHES: Final[Mapping[str, msg.FinishReason]] = {
-    "stop": "stop",
     "length": "output_limit",
     "max_tokens": "output_limit",
     "content_filter": "content_filter",

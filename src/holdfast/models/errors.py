@@ -21,39 +21,31 @@ _KIND_BY_STATUS: Final = {
     402: "billing",
     403: "permission",
     404: "not_found",
-    408: "timeout",
-    409: "server_error",
-    413: "bad_request",
-    425: "server_error",
     429: "rate_limited",
-    498: "overloaded",
-    499: "server_error",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
+    **dict.fromkeys((408, 504), "timeout"),
+    **dict.fromkeys((409, 425, 499), "server_error"),
+    **dict.fromkeys((498, 503, 529), "overloaded"),
 }
-_DECISIVE_CODES: Final = tuple(
-    (re.compile(codes), kind)
-    for codes, kind in (
-        # Groq checks the model's output, and answers 400 if it is not a call or not JSON. The request is fine, and
-        # another sample mostly succeeds: so it counts as a server error, which is retried.
-        ("tool_use_failed|output_parse_failed|json_validate_failed", "server_error"),
-        ("content_filter|content_policy|responsibleaipolicy|moderation|flagged_input", "content_filter"),
-        ("invalid_prompt|cyber_policy|bio_policy", "content_filter"),
-        ("insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required", "billing"),
-        ("usage_limit_reached|usage_not_included", "billing"),
-        ("invalid_api_key|api_key_(?:invalid|expired)|access_token_expired", "authentication"),
-        ("authentication_error|unauthori[sz]ed|unauthenticated", "authentication"),
-        ("context_length_exceeded|exceed_context_size|request_too_large", "context_overflow"),
-    )
+"""Others from 300 to 499 are a ``bad_request``, all others a ``server_error``."""
+_DECISIVE_CODES: Final = (
+    # Groq checks the model's output, and answers 400 if it is not a call or not JSON. The request is fine, and
+    # another sample mostly succeeds: so it counts as a server error, which is retried.
+    ("tool_use_failed|output_parse_failed|json_validate_failed", "server_error"),
+    ("content_filter|content_policy|responsibleaipolicy|moderation|flagged_input", "content_filter"),
+    ("invalid_prompt|cyber_policy|bio_policy", "content_filter"),
+    ("insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required", "billing"),
+    ("usage_limit_reached|usage_not_included", "billing"),
+    ("invalid_api_key|api_key_(?:invalid|expired)|access_token_expired", "authentication"),
+    ("authentication_error|unauthori[sz]ed|unauthenticated", "authentication"),
+    ("context_length_exceeded|exceed_context_size|request_too_large", "context_overflow"),
 )
 """Codes that say more than status and message."""
 _CODES: Final = (
-    (re.compile(r"rate.?limit|too.many.requests|resource_exhausted|tokens_exceeded|throttl"), "rate_limited"),
-    (re.compile(r"overloaded|unavailable|capacity|slow_down"), "overloaded"),
-    (re.compile(r"timeout|timed.out|deadline_exceeded"), "timeout"),
-    (re.compile(r"not_?found"), "not_found"),
-    (re.compile(r"permission"), "permission"),
+    (r"rate.?limit|too.many.requests|resource_exhausted|tokens_exceeded|throttl", "rate_limited"),
+    (r"overloaded|unavailable|capacity|slow_down", "overloaded"),
+    (r"timeout|timed.out|deadline_exceeded", "timeout"),
+    (r"not_?found", "not_found"),
+    (r"permission", "permission"),
 )
 _BILLING: Final = re.compile(
     r"insufficient (?:account )?(?:balance|credit|funds)|(?:credit|balance) (?:balance )?is too low|enable billing"
@@ -174,8 +166,8 @@ def _kind(status: int | None, report: _Report) -> str:
     return _first(_CODES, everything) or ("bad_request" if _BAD_REQUEST.search(everything) else "server_error")
 
 
-def _first(patterns: tuple[tuple[re.Pattern[str], str], ...], text: str) -> str | None:
-    return next((kind for pattern, kind in patterns if pattern.search(text)), None)
+def _first(patterns: tuple[tuple[str, str], ...], text: str) -> str | None:
+    return next((kind for pattern, kind in patterns if re.search(pattern, text)), None)
 
 
 def _read_report(said: Any) -> _Report:  # any JSON value

@@ -402,8 +402,7 @@ def context_edits(model: str, version: tuple[int, int], at: int) -> list[dict[st
     if compacts and at < LEAST_COMPACTED:
         advice = f"it makes no summaries below {LEAST_COMPACTED:,} tokens; set it to that or more"
         raise NotOffered(f"settings.compact_at={at}", model, advice)
-    trigger = {"type": "input_tokens", "value": at}
-    return [{"type": kind, "trigger": trigger} for kind in list(_BETAS)[: 1 + compacts]]
+    return [{"type": kind, "trigger": {"type": "input_tokens", "value": at}} for kind in list(_BETAS)[: 1 + compacts]]
 
 
 # ==== responses ====

@@ -295,8 +295,7 @@ class ChatMessageEncoder(dialect.MessageEncoder):
         replay = self._own_replay(call)
         id, name = self._id(call.id), dialect.tool_name(call.name)
         if replay.get("custom") and call.arguments is not None:
-            shape = {"name": name, "input": as_text(call.arguments.get("input"))}
-            return {"id": id, "type": "custom", "custom": shape}
+            return {"id": id, "type": "custom", "custom": {"name": name, "input": as_text(call.arguments.get("input"))}}
         # Malformed arguments are quoted in the result of the call; providers want to read an object here.
         arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
         sent = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -368,6 +367,7 @@ _REASONING_FIELDS: Final = (
     ("send_thinking_parts", "thinking"),
 )
 _FINISHES: Final[Mapping[str, msg.FinishReason]] = {
+    "stop": "stop",
     "length": "output_limit",
     "max_tokens": "output_limit",
     "content_filter": "content_filter",

@@ -204,14 +204,16 @@ def with_query(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
+_CACHED: Final = 128
+
+
 class IdentityCache(Generic[T]):
     """Caches the result of `make` by the identity of its arguments, which all requests of an agent share."""
 
-    __slots__ = ("_entries", "_make", "_size")
+    __slots__ = ("_entries", "_make")
 
-    def __init__(self, make: Callable[..., T], size: int = 128) -> None:
+    def __init__(self, make: Callable[..., T]) -> None:
         self._make = make
-        self._size = size
         # An entry keeps its arguments alive, so no other objects can get their identities.
         self._entries: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
@@ -221,7 +223,7 @@ class IdentityCache(Generic[T]):
         found = self._entries.get(key)
         if found is None:
             found = (values, self._make(*values))
-            if len(self._entries) >= self._size:
+            if len(self._entries) >= _CACHED:
                 self._entries.clear()
             self._entries[key] = found
         return found[1]

@@ -239,8 +239,7 @@ class GoogleMessageEncoder(dialect.MessageEncoder):
             return None
 
     def _inline_data(self, file: msg.Attachment) -> dict[str, Any]:
-        data = to_base64(attachment_bytes(file, self._files))
-        return {"inlineData": {"mimeType": file.media_type, "data": data}}
+        return {"inlineData": {"mimeType": file.media_type, "data": to_base64(attachment_bytes(file, self._files))}}
 
 
 def _id(id: str) -> dict[str, str]:

@@ -90,8 +90,7 @@ def _fields(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest, f
         else:  # it can't be enforced, and goes into the instructions
             instructions = schema_prompt(schema, instructions)
     more = extra.pop("tools", None) or ()
-    ours = _tools(request.tools, strict)
-    tools = b",".join([part for part in (ours, *(encode_json(tool) for tool in more)) if part])
+    tools = b",".join(filter(None, [_tools(request.tools, strict), *map(encode_json, more)]))
     fields: dict[str, Any] = {
         "model": model,
         "instructions": instructions or None,
@@ -264,8 +263,7 @@ def _message_item(own: Item, words: Iterable[msg.Text | msg.Refusal | msg.Attach
         if isinstance(word, msg.Refusal):
             said.append({"type": "refusal", "refusal": word.text})
         else:  # a reply can't hold files in this dialect
-            is_text = isinstance(word, msg.Text)
-            text = word.text if is_text else f"[{word.media_type}: {word.name or word.digest[:12]}]"
+            text = word.text if isinstance(word, msg.Text) else f"[{word.media_type}: {word.name or word.digest[:12]}]"
             said.append({"type": "output_text", "text": text})
     frames = items_in(own.get("content"))
     if [frame["type"] for frame in frames] == [word["type"] for word in said]:

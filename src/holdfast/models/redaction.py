@@ -261,20 +261,14 @@ def _blank(value: Any) -> Any:
     return value if value is None or value == "" or isinstance(value, bool) else REDACTED
 
 
-def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:
+def _named_secrets(value: Any, inside: str = "", *, named: bool = False) -> Iterator[str]:
+    """Yield the texts of secret fields; with `named`, the value belongs to one, and all its texts are secret."""
+    if isinstance(value, str):
+        yield from [value] if named else _named_secrets(parse_container(value))
     for item in as_list(value):
-        yield from _named_secrets(item)
+        yield from _named_secrets(item, named=named)
     for _, item, is_secret, context in _fields(as_dict(value), inside):
-        yield from _strings(item) if is_secret else _named_secrets(item, context)
-    if isinstance(value, str):
-        yield from _named_secrets(parse_container(value))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for item in (*as_dict(value).values(), *as_list(value)):
-        yield from _strings(item)
+        yield from _named_secrets(item, context, named=named or is_secret)
 
 
 def parse_container(text: str) -> dict[str, Any] | list[Any] | None:

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidArgument, ModelError, StreamCut, StreamFailed
 from holdfast.errors.world import NotOffered
 from holdfast.models import dialect
 from holdfast.models import json_values as values
-from holdfast.models.attachments import attachment_bytes, data_url, is_text_type, split_result, to_base64
+from holdfast.models.attachments import attachment_bytes, data_url, file_name, is_text_type, split_result, to_base64
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
 from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, FORMATS, StrictSchemaRules, fits_strict, schema_prompt
@@ -249,8 +249,8 @@ class ChatMessageEncoder(dialect.MessageEncoder):
                 return {"type": "document_url", "document_url": url, "document_name": name}
             return {"type": "file", "file": {"filename": name, "file_data": url}}
         if is_text_type(file.media_type):
-            return _text_part(f"{_name(file)}:\n{data.decode('utf-8', 'replace')}")
-        message = f"{_name(file)} is {clip_text(file.media_type, 100)}: pictures, sound, PDFs and text can be sent"
+            return _text_part(f"{file_name(file)}:\n{data.decode('utf-8', 'replace')}")
+        message = f"{file_name(file)} is {clip_text(file.media_type, 100)}: pictures, sound, PDFs and text can be sent"
         raise ModelError(message, kind="bad_request")
 
     def _assistant(self, message: msg.AssistantMessage) -> bytes:
@@ -321,8 +321,8 @@ class ChatMessageEncoder(dialect.MessageEncoder):
             return encode_json(result.content).decode()
         for file in [file for piece in pieces for file in piece.files]:
             if _is_shown(file):
-                shown += [_text_part(f"This is the file {_name(file)}:"), self._attachment(file)]
-        return "\n".join(values.to_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces)
+                shown += [_text_part(f"This is the file {file_name(file)}:"), self._attachment(file)]
+        return "\n".join(values.to_text(piece.value) for piece in pieces)
 
     def _id(self, id: str) -> str:
         if "call_ids_9" in self._flags and not _NINE_CHARACTERS.fullmatch(id):
@@ -348,11 +348,7 @@ def _is_shown(file: msg.Attachment) -> bool:
 
 
 def _label(file: msg.Attachment) -> str:
-    return f"See the file {_name(file)}." if _is_shown(file) else f"[{_name(file)}, which can't be shown here]"
-
-
-def _name(file: msg.Attachment) -> str:
-    return clip_text(file.name, 200) if file.name else file.digest[:12]
+    return f"See the file {file_name(file)}." if _is_shown(file) else f"[{file_name(file)}, which can't be shown here]"
 
 
 # ==== responses ====

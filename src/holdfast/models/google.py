@@ -211,7 +211,7 @@ class GoogleMessageEncoder(dialect.MessageEncoder):
         pieces = split_result(result, self._files, self._label)
         if not pieces:
             return result.content, []
-        said = [piece.value if piece.file is None else self._label(piece.file) for piece in pieces]
+        said = [piece.value for piece in pieces]
         files = [file for piece in pieces for file in piece.files]
         media = [file for file in files if self._file_text(file) is None and _ACCEPTED.match(file.media_type)]
         return said if isinstance(result.content, list | tuple) else said[0], media

@@ -199,8 +199,8 @@ class ResponsesMessageEncoder(dialect.MessageEncoder):
             return encode_json(content).decode()
         output: list[Item] = []
         for value, file, inside in pieces:
-            if file is not None:
-                output.append(self._file(file) if _is_shown(file) else _input_text(attachment_label(file)))
+            if file is not None and _is_shown(file):
+                output.append(self._file(file))
                 continue
             output.append(_input_text(values.to_text(value)))
             for part in filter(_is_shown, inside):

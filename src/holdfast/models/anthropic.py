@@ -468,9 +468,8 @@ class AnthropicReader(dialect.ResponseReader):
         if self._done or not data or data.isspace() or data == b"[DONE]":
             return self._ignore()
         event = self._joiner.parse(data)
-        if not isinstance(event, dict):
+        if not values.is_dict(event):
             raise values.bad_frame("the provider sent JSON that is no object")
-        event = cast("dict[str, Any]", event)
         kind = as_text(event.get("type")) or frame.event
         if kind == "content_block_delta":  # as nearly always
             return self._on_block_delta(event)
@@ -711,8 +710,8 @@ def _grow_unknown_block(block: _AnthropicBlock, delta: dict[str, Any]) -> None:
         before = block.given.get(name)
         if isinstance(before, str) and isinstance(value, str):
             block.grown.setdefault(name, [before]).append(value)
-        elif isinstance(before, list) and isinstance(value, list):
-            cast("list[Any]", before).extend(cast("list[Any]", value))
+        elif values.is_list(before) and values.is_list(value):
+            before.extend(value)
         elif value is not None:
             block.given[name] = value
             block.grown.pop(name, None)

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import ModelError
 from holdfast.media import FILES_DEPTH
 from holdfast.messages import Attachment, ToolResult
-from holdfast.models.json_values import as_dict, clip_text
+from holdfast.models.json_values import as_dict, clip_text, is_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,9 +115,8 @@ def replace_attachments(
         return value
     if isinstance(value, list | tuple):
         return [replace_attachments(item, files, label, depth + 1) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        fields = cast("dict[Any, Any]", value)
-        return {name: replace_attachments(item, files, label, depth + 1) for name, item in fields.items()}
+    if is_dict(value):
+        return {name: replace_attachments(item, files, label, depth + 1) for name, item in value.items()}
     return value
 
 

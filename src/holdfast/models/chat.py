@@ -435,9 +435,9 @@ class ChatReader(dialect.ResponseReader):
             if common is not None and not (common.choices and common.choices[0].message):
                 return self._read_common_chunk(common)
         chunk = self._joiner.parse(data)
-        if not isinstance(chunk, dict):
+        if not values.is_dict(chunk):
             return self._ignore()
-        return self._read_chunk(cast("dict[str, Any]", chunk), failed=frame.event == "error")
+        return self._read_chunk(chunk, failed=frame.event == "error")
 
     def read_body(self, body: bytes) -> msg.ModelReply:
         """Return the reply in a body that is not a stream.
@@ -447,12 +447,11 @@ class ChatReader(dialect.ResponseReader):
         plain = parse_plain_body(body, self._model)
         if plain is not None:
             return plain
-        value = values.parse_json(body)
-        if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
-            value = cast("list[Any]", value)[0]
-        if not isinstance(value, dict):
+        chunk = values.parse_json(body)
+        if values.is_list(chunk) and len(chunk) == 1:
+            chunk = chunk[0]
+        if not values.is_dict(chunk):
             raise values.bad_frame("the body is no JSON object")
-        chunk = cast("dict[str, Any]", value)
         choices = as_list(chunk.get("choices"))
         if not choices and not chunk.get("error") and not is_error_frame(chunk):
             raise values.bad_frame("the body has no choices")
@@ -501,12 +500,12 @@ class ChatReader(dialect.ResponseReader):
             return self._ignore()
         events: list[msg.StreamEvent] = []
         self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
-        if isinstance(usage, dict):
-            self._raw_usage = cast("dict[str, Any]", usage)
+        if values.is_dict(usage):
+            self._raw_usage = usage
         for choice in as_list(choices):
             self._read_choice(as_dict(choice), events)
-        if isinstance(usage, dict):
-            self._update_usage(cast("dict[str, Any]", usage), events)
+        if values.is_dict(usage):
+            self._update_usage(usage, events)
         return events
 
     def _read_common_chunk(self, chunk: _ChatBody) -> list[msg.StreamEvent]:
@@ -552,8 +551,8 @@ class ChatReader(dialect.ResponseReader):
         said = choice.get("delta")
         if said is None and not (self._texts["text"] or self._texts["refusal"] or self._calls):
             said = choice.get("message")  # instead of a delta; a server that sends both repeats itself
-        if isinstance(said, dict):
-            self._read_message(cast("dict[str, Any]", said), events)
+        if values.is_dict(said):
+            self._read_message(said, events)
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
             self._end(reason, events)

@@ -6,11 +6,11 @@ All dialects share one reader, because gateways and compatible servers mix their
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models import retry
-from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, parse_json, to_json
+from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, is_dict, is_list, parse_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -171,14 +171,12 @@ def _first(patterns: tuple[tuple[str, str], ...], text: str) -> str | None:
 
 
 def _read_report(said: Any) -> _Report:  # any JSON value
-    if isinstance(said, list):
-        items = cast("list[Any]", said)
-        said = next((item for item in items if as_dict(item).get("error")), items[0] if items else "")
-    if not isinstance(said, dict):
+    if is_list(said):
+        said = next((item for item in said if as_dict(item).get("error")), said[0] if said else "")
+    if not is_dict(said):
         return _Report(as_text(said), retry_after=retry.delay_from_message(as_text(said)))
-    top = cast("dict[str, Any]", said)
-    inner = top.get("error")
-    error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
+    top, inner = said, said.get("error")
+    error = inner if is_dict(inner) else top
     message = as_text(inner)
     if not message:
         told = next(filter(None, map(error.get, ("message", "detail", "title", "errors"))), top)

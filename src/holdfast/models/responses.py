@@ -642,7 +642,7 @@ class ResponsesReader(dialect.ResponseReader):
             finish = "content_filter" if reason == "content_filter" else "output_limit"
         elif finish == "stop" and any(type(part) is msg.Refusal for part in parts):
             finish = "refusal"
-        raw = cast("Item", response.usage) if isinstance(response.usage, dict) else None
+        raw = response.usage if values.is_dict(response.usage) else None
         id = response.id if isinstance(response.id, str) else None
         return msg.ModelReply(tuple(parts), finish, usage, as_text(response.model) or self._model, raw, response_id=id)
 
@@ -826,8 +826,8 @@ def _reasoning_part(item: Item, route: str) -> msg.Reasoning:
 def build_call(item: Item, route: str) -> msg.ToolCall:
     """Build the call of an item, which must have a call_id."""
     said = item.get("arguments")
-    if isinstance(said, dict):  # some servers send the object itself
-        arguments, malformed = cast("Item", said), None
+    if values.is_dict(said):  # some servers send the object itself
+        arguments, malformed = said, None
     elif said is not None and not isinstance(said, str):
         arguments, malformed = None, clip_text(encode_json(said).decode())
     elif not (said or "").strip() and item.get("status") == "incomplete":

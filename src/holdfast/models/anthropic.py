@@ -402,8 +402,7 @@ def context_edits(model: str, version: tuple[int, int], at: int) -> list[dict[st
     if compacts and at < LEAST_COMPACTED:
         advice = f"it makes no summaries below {LEAST_COMPACTED:,} tokens; set it to that or more"
         raise NotOffered(f"settings.compact_at={at}", model, advice)
-    trigger = {"type": "input_tokens", "value": at}
-    return [{"type": kind, "trigger": trigger} for kind in list(_BETAS)[: 1 + compacts]]
+    return [{"type": kind, "trigger": {"type": "input_tokens", "value": at}} for kind in list(_BETAS)[: 1 + compacts]]
 
 
 # ==== responses ====
@@ -469,9 +468,8 @@ class AnthropicReader(dialect.ResponseReader):
         if self._done or not data or data.isspace() or data == b"[DONE]":
             return self._ignore()
         event = self._joiner.parse(data)
-        if not isinstance(event, dict):
+        if not values.is_dict(event):
             raise values.bad_frame("the provider sent JSON that is no object")
-        event = cast("dict[str, Any]", event)
         kind = as_text(event.get("type")) or frame.event
         if kind == "content_block_delta":  # as nearly always
             return self._on_block_delta(event)
@@ -712,8 +710,8 @@ def _grow_unknown_block(block: _AnthropicBlock, delta: dict[str, Any]) -> None:
         before = block.given.get(name)
         if isinstance(before, str) and isinstance(value, str):
             block.grown.setdefault(name, [before]).append(value)
-        elif isinstance(before, list) and isinstance(value, list):
-            cast("list[Any]", before).extend(cast("list[Any]", value))
+        elif values.is_list(before) and values.is_list(value):
+            before.extend(value)
         elif value is not None:
             block.given[name] = value
             block.grown.pop(name, None)

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import ModelError
 from holdfast.media import FILES_DEPTH
 from holdfast.messages import Attachment, ToolResult
-from holdfast.models.json_values import as_dict, clip_text
+from holdfast.models.json_values import as_dict, clip_text, is_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,9 +40,13 @@ def attachment_bytes(file: Attachment, files: Mapping[str, bytes]) -> bytes:
     """Return the content of an attachment; a `ModelError` if the request does not carry it."""
     data = files.get(file.digest)
     if data is None:
-        name = clip_text(file.name, 200) if file.name else file.digest[:12]
-        raise ModelError(f"the bytes of the attachment {name} are missing", kind="bad_request")
+        raise ModelError(f"the bytes of the attachment {file_name(file)} are missing", kind="bad_request")
     return data
+
+
+def file_name(file: Attachment) -> str:
+    """Return the name of a file for people, or the beginning of its digest."""
+    return clip_text(file.name, 200) if file.name else file.digest[:12]
 
 
 def attachment_label(file: Attachment) -> str:
@@ -63,13 +67,8 @@ class ResultPiece(NamedTuple):
     """The content, with labels in place of the files in it."""
     file: Attachment | None
     """The file, if the piece is a file."""
-    inside: list[Attachment]
-    """The files somewhere inside the value, in the order of their labels."""
-
-    @property
-    def files(self) -> list[Attachment]:
-        """The file, or those inside."""
-        return self.inside if self.file is None else [self.file]
+    files: list[Attachment]
+    """The file, or those somewhere inside the value, in the order of their labels."""
 
 
 def split_result(
@@ -88,15 +87,18 @@ def split_result(
     pieces: list[ResultPiece] = []
     for item in items:
         file = attachment_from(item, files)
-        inside: list[Attachment] = []
+        found: list[Attachment] = []
 
-        def stand_in(found: Attachment, inside: list[Attachment] = inside) -> str:
-            inside.append(found)
-            return label(found)
+        def stand_in(file: Attachment, found: list[Attachment] = found) -> str:
+            found.append(file)
+            return label(file)
 
-        value = replace_attachments(item, known, stand_in, int(is_list)) if known and file is None else item
-        pieces.append(ResultPiece(value, file, inside))
-    return pieces if any(piece.file or piece.inside for piece in pieces) else []
+        if file is not None:
+            value = stand_in(file)
+        else:
+            value = replace_attachments(item, known, stand_in, int(is_list)) if known else item
+        pieces.append(ResultPiece(value, file, found))
+    return pieces if any(piece.files for piece in pieces) else []
 
 
 def replace_attachments(
@@ -113,9 +115,8 @@ def replace_attachments(
         return value
     if isinstance(value, list | tuple):
         return [replace_attachments(item, files, label, depth + 1) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        fields = cast("dict[Any, Any]", value)
-        return {name: replace_attachments(item, files, label, depth + 1) for name, item in fields.items()}
+    if is_dict(value):
+        return {name: replace_attachments(item, files, label, depth + 1) for name, item in value.items()}
     return value
 
 

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidArgument, ModelError, StreamCut, StreamFailed
 from holdfast.errors.world import NotOffered
 from holdfast.models import dialect
 from holdfast.models import json_values as values
-from holdfast.models.attachments import attachment_bytes, data_url, is_text_type, split_result, to_base64
+from holdfast.models.attachments import attachment_bytes, data_url, file_name, is_text_type, split_result, to_base64
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
 from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, FORMATS, StrictSchemaRules, fits_strict, schema_prompt
@@ -249,8 +249,8 @@ class ChatMessageEncoder(dialect.MessageEncoder):
                 return {"type": "document_url", "document_url": url, "document_name": name}
             return {"type": "file", "file": {"filename": name, "file_data": url}}
         if is_text_type(file.media_type):
-            return _text_part(f"{_name(file)}:\n{data.decode('utf-8', 'replace')}")
-        message = f"{_name(file)} is {clip_text(file.media_type, 100)}: pictures, sound, PDFs and text can be sent"
+            return _text_part(f"{file_name(file)}:\n{data.decode('utf-8', 'replace')}")
+        message = f"{file_name(file)} is {clip_text(file.media_type, 100)}: pictures, sound, PDFs and text can be sent"
         raise ModelError(message, kind="bad_request")
 
     def _assistant(self, message: msg.AssistantMessage) -> bytes:
@@ -295,8 +295,7 @@ class ChatMessageEncoder(dialect.MessageEncoder):
         replay = self._own_replay(call)
         id, name = self._id(call.id), dialect.tool_name(call.name)
         if replay.get("custom") and call.arguments is not None:
-            shape = {"name": name, "input": as_text(call.arguments.get("input"))}
-            return {"id": id, "type": "custom", "custom": shape}
+            return {"id": id, "type": "custom", "custom": {"name": name, "input": as_text(call.arguments.get("input"))}}
         # Malformed arguments are quoted in the result of the call; providers want to read an object here.
         arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
         sent = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -322,8 +321,8 @@ class ChatMessageEncoder(dialect.MessageEncoder):
             return encode_json(result.content).decode()
         for file in [file for piece in pieces for file in piece.files]:
             if _is_shown(file):
-                shown += [_text_part(f"This is the file {_name(file)}:"), self._attachment(file)]
-        return "\n".join(values.to_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces)
+                shown += [_text_part(f"This is the file {file_name(file)}:"), self._attachment(file)]
+        return "\n".join(values.to_text(piece.value) for piece in pieces)
 
     def _id(self, id: str) -> str:
         if "call_ids_9" in self._flags and not _NINE_CHARACTERS.fullmatch(id):
@@ -349,11 +348,7 @@ def _is_shown(file: msg.Attachment) -> bool:
 
 
 def _label(file: msg.Attachment) -> str:
-    return f"See the file {_name(file)}." if _is_shown(file) else f"[{_name(file)}, which can't be shown here]"
-
-
-def _name(file: msg.Attachment) -> str:
-    return clip_text(file.name, 200) if file.name else file.digest[:12]
+    return f"See the file {file_name(file)}." if _is_shown(file) else f"[{file_name(file)}, which can't be shown here]"
 
 
 # ==== responses ====
@@ -440,9 +435,9 @@ class ChatReader(dialect.ResponseReader):
             if common is not None and not (common.choices and common.choices[0].message):
                 return self._read_common_chunk(common)
         chunk = self._joiner.parse(data)
-        if not isinstance(chunk, dict):
+        if not values.is_dict(chunk):
             return self._ignore()
-        return self._read_chunk(cast("dict[str, Any]", chunk), failed=frame.event == "error")
+        return self._read_chunk(chunk, failed=frame.event == "error")
 
     def read_body(self, body: bytes) -> msg.ModelReply:
         """Return the reply in a body that is not a stream.
@@ -452,12 +447,11 @@ class ChatReader(dialect.ResponseReader):
         plain = parse_plain_body(body, self._model)
         if plain is not None:
             return plain
-        value = values.parse_json(body)
-        if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
-            value = cast("list[Any]", value)[0]
-        if not isinstance(value, dict):
+        chunk = values.parse_json(body)
+        if values.is_list(chunk) and len(chunk) == 1:
+            chunk = chunk[0]
+        if not values.is_dict(chunk):
             raise values.bad_frame("the body is no JSON object")
-        chunk = cast("dict[str, Any]", value)
         choices = as_list(chunk.get("choices"))
         if not choices and not chunk.get("error") and not is_error_frame(chunk):
             raise values.bad_frame("the body has no choices")
@@ -506,12 +500,12 @@ class ChatReader(dialect.ResponseReader):
             return self._ignore()
         events: list[msg.StreamEvent] = []
         self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
-        if isinstance(usage, dict):
-            self._raw_usage = cast("dict[str, Any]", usage)
+        if values.is_dict(usage):
+            self._raw_usage = usage
         for choice in as_list(choices):
             self._read_choice(as_dict(choice), events)
-        if isinstance(usage, dict):
-            self._update_usage(cast("dict[str, Any]", usage), events)
+        if values.is_dict(usage):
+            self._update_usage(usage, events)
         return events
 
     def _read_common_chunk(self, chunk: _ChatBody) -> list[msg.StreamEvent]:
@@ -557,8 +551,8 @@ class ChatReader(dialect.ResponseReader):
         said = choice.get("delta")
         if said is None and not (self._texts["text"] or self._texts["refusal"] or self._calls):
             said = choice.get("message")  # instead of a delta; a server that sends both repeats itself
-        if isinstance(said, dict):
-            self._read_message(cast("dict[str, Any]", said), events)
+        if values.is_dict(said):
+            self._read_message(said, events)
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
             self._end(reason, events)

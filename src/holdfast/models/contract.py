@@ -18,7 +18,7 @@ from holdfast.errors import InvalidArgument, StreamCut
 from holdfast.messages import Effort, ModelReply, ModelRequest, Settings, StreamEnd, StreamEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from holdfast.models.dialect import Endpoint
 
@@ -117,80 +117,68 @@ def claude_version(model: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or 0)
 
 
-class ModelParameters:
-    """The parameters that one model supports. `unsupported` and `efforts` override the rules."""
+def settings_adjuster(
+    endpoint: Endpoint, model: str, unsupported: Iterable[str] | None = None, efforts: Iterable[str] | None = None
+) -> Callable[[Settings], tuple[Settings, tuple[str, ...]]]:
+    """Return a function that returns the settings that the model supports, with notes on the changes.
 
-    __slots__ = ("_efforts", "_endpoint", "_model", "_unsupported")
+    `unsupported` and `efforts` override the rules.
+    """
+    refused = None if unsupported is None else _check_names("unsupported", unsupported, OPTIONAL_SETTINGS)
+    known = _known_efforts(endpoint, model) if efforts is None else _check_names("efforts", efforts, EFFORTS)
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        model: str,
-        unsupported: Iterable[str] | None = None,
-        efforts: Iterable[str] | None = None,
-    ) -> None:
-        self._endpoint = endpoint
-        self._model = model
-        self._unsupported = None if unsupported is None else _check_names("unsupported", unsupported, OPTIONAL_SETTINGS)
-        self._efforts = None if efforts is None else _check_names("efforts", efforts, EFFORTS)
-
-    def adjust(self, settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-        """Return the settings that the model supports, with notes on the changes."""
+    def adjust(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
         notes: list[str] = []
         changed: dict[str, object] = {}
-        for name in self._refused(settings):
+        for name in _refused_settings(endpoint, model, settings) if refused is None else refused:
             value = getattr(settings, name)
             if value is None or value == ():
                 continue
             changed[name] = () if name == "stop" else None
-            notes.append(f"{name} is left out: {self._model} does not take it")
+            notes.append(f"{name} is left out: {model} does not take it")
         effort = None if "effort" in changed else settings.effort
-        if effort is not None:
-            known = self._known_efforts()
-            if known is not None and effort not in known:
-                # The highest known effort that is not above the wanted one; never "none" for a model that should think.
-                levels = sorted(EFFORTS.index(each) for each in known if each != "none")
-                lower = [level for level in levels if level <= EFFORTS.index(effort)]
-                nearest = EFFORTS[lower[-1] if lower else levels[0]] if levels else known[0]
-                changed["effort"] = nearest
-                notes.append(f"effort {effort!r} is sent as {nearest!r}: {self._model} does not know it")
+        if effort is not None and known is not None and effort not in known:
+            # The highest known effort that is not above the wanted one; never "none" for a model that should think.
+            levels = sorted(EFFORTS.index(each) for each in known if each != "none")
+            lower = [level for level in levels if level <= EFFORTS.index(effort)]
+            nearest = EFFORTS[lower[-1] if lower else levels[0]] if levels else known[0]
+            changed["effort"] = nearest
+            notes.append(f"effort {effort!r} is sent as {nearest!r}: {model} does not know it")
         return (replace(settings, **changed) if notes else settings), tuple(notes)
 
-    def _refused(self, settings: Settings) -> Iterable[str]:
-        if self._unsupported is not None:
-            return self._unsupported
-        endpoint, model = self._endpoint, self._model
-        refused: list[str] = list(_DIALECT_LACKS.get(endpoint.dialect, ()))
-        if "no_effort" in endpoint.flags and "thinking_switch" not in endpoint.flags:
-            refused.append("effort")
-        if "claude" in model:
-            # Claude refuses sampling from 4.7 on, and `top_p` together with a temperature from 4.1 on.
-            version = claude_version(model)
-            if version >= (4, 7):
-                refused += _SAMPLING
-            elif version >= (4, 1) and settings.temperature is not None:
-                refused.append("top_p")
-        if _FIXED_SAMPLING.search(model) or _O_SERIES.search(model) or _gpt5_refuses_sampling(model, settings):
-            refused += _SAMPLING
-        if _NO_STOP.search(model):
-            refused.append("stop")
-        return dict.fromkeys(refused)
+    return adjust
 
-    def _known_efforts(self) -> tuple[str, ...] | None:
-        if self._efforts is not None:
-            return self._efforts
-        flags, model = self._endpoint.flags, self._model
-        match self._endpoint.dialect:
-            case "anthropic":
-                if "adaptive_thinking" in flags:
-                    return None
-                if "budget_thinking" in flags or claude_version(model) < (4, 6):
-                    return _UP_TO_HIGH
-                return EFFORTS if claude_version(model) >= (4, 7) else (*_UP_TO_HIGH, "max")
-            case "google":
+
+def _refused_settings(endpoint: Endpoint, model: str, settings: Settings) -> Iterable[str]:
+    refused: list[str] = list(_DIALECT_LACKS.get(endpoint.dialect, ()))
+    if "no_effort" in endpoint.flags and "thinking_switch" not in endpoint.flags:
+        refused.append("effort")
+    if "claude" in model:
+        # Claude refuses sampling from 4.7 on, and `top_p` together with a temperature from 4.1 on.
+        version = claude_version(model)
+        if version >= (4, 7):
+            refused += _SAMPLING
+        elif version >= (4, 1) and settings.temperature is not None:
+            refused.append("top_p")
+    if _FIXED_SAMPLING.search(model) or _O_SERIES.search(model) or _gpt5_refuses_sampling(model, settings):
+        refused += _SAMPLING
+    if _NO_STOP.search(model):
+        refused.append("stop")
+    return dict.fromkeys(refused)
+
+
+def _known_efforts(endpoint: Endpoint, model: str) -> tuple[str, ...] | None:
+    match endpoint.dialect:
+        case "anthropic":
+            if "adaptive_thinking" in endpoint.flags:
+                return None
+            if "budget_thinking" in endpoint.flags or claude_version(model) < (4, 6):
                 return _UP_TO_HIGH
-            case _:
-                return _openai_efforts(model) or _PROVIDER_EFFORTS.get(self._endpoint.provider)
+            return EFFORTS if claude_version(model) >= (4, 7) else (*_UP_TO_HIGH, "max")
+        case "google":
+            return _UP_TO_HIGH
+        case _:
+            return _openai_efforts(model) or _PROVIDER_EFFORTS.get(endpoint.provider)
 
 
 def _openai_efforts(model: str) -> tuple[Effort, ...] | None:

@@ -17,23 +17,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from holdfast import messages as msg
 from holdfast.errors import ModelError
-from holdfast.messages import ToolCall
 from holdfast.models.json_values import SurrogateJoiner, as_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from holdfast.messages import (
-        FinishReason,
-        Message,
-        ModelPass,
-        ModelReply,
-        ModelRequest,
-        Part,
-        Reasoning,
-        StreamEvent,
-    )
 
 
 T = TypeVar("T")
@@ -92,7 +81,7 @@ class ResponseReader:
 
     paused = False
     """The provider stopped in the middle of its turn, and continues when it gets the reply so far."""
-    passes: tuple[ModelPass, ...] = ()
+    passes: tuple[msg.ModelPass, ...] = ()
     """The model runs behind the response, if the provider reports more than one."""
     max_size = 64 * 1024 * 1024
     """Largest reply, in bytes or characters."""
@@ -120,15 +109,15 @@ class ResponseReader:
         """True if the terminal frame has come. Only usage may still follow."""
         raise NotImplementedError
 
-    def feed(self, frame: Frame) -> list[StreamEvent]:
+    def feed(self, frame: Frame) -> list[msg.StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         raise NotImplementedError
 
-    def finish(self) -> ModelReply:
+    def finish(self) -> msg.ModelReply:
         """Return the whole reply. Raises `StreamCut` without a terminal frame."""
         raise NotImplementedError
 
-    def read_body(self, body: bytes) -> ModelReply:
+    def read_body(self, body: bytes) -> msg.ModelReply:
         """Return the reply in a body that is not a stream."""
         raise NotImplementedError
 
@@ -149,21 +138,21 @@ class ResponseReader:
         self._ids.add(id)
         return id
 
-    def _ignore(self) -> list[StreamEvent]:
+    def _ignore(self) -> list[msg.StreamEvent]:
         self.ignored += 1
         return []
 
 
-def default_finish(parts: Iterable[Part]) -> FinishReason:
+def default_finish(parts: Iterable[msg.Part]) -> msg.FinishReason:
     """Return the finish reason of a reply that ended without an incident."""
-    return "tool_calls" if any(type(part) is ToolCall for part in parts) else "stop"
+    return "tool_calls" if any(type(part) is msg.ToolCall for part in parts) else "stop"
 
 
 class Dialect(NamedTuple):
     """A wire format: one function for each direction."""
 
     name: str
-    encode_request: Callable[[Endpoint, str, ModelRequest], WireRequest]
+    encode_request: Callable[[Endpoint, str, msg.ModelRequest], WireRequest]
     reader: Callable[[Endpoint, str], ResponseReader]
     """Makes the reader of one response."""
     flags: Mapping[str, str]
@@ -184,7 +173,7 @@ EMPTY_MESSAGE: Final = "(empty message)"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def encode_messages(request: ModelRequest, key: str, encode: Callable[[Message], bytes]) -> list[bytes]:
+def encode_messages(request: msg.ModelRequest, key: str, encode: Callable[[msg.Message], bytes]) -> list[bytes]:
     """Encode all messages. A conversation keeps the bytes of each message under `key` (a dialect and a route)."""
     if request.wire is None:
         return [encode(message) for message in request.messages]
@@ -200,7 +189,7 @@ class MessageEncoder:
         self.dropped = 0
         """Parts with replay data of another route, which are not sent."""
 
-    def _own_replay(self, part: Reasoning | ToolCall) -> dict[str, Any]:
+    def _own_replay(self, part: msg.Reasoning | msg.ToolCall) -> dict[str, Any]:
         """Return the replay data of a part, if this route made it."""
         if part.replay is None:
             return {}
@@ -215,14 +204,16 @@ def with_query(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
+_CACHED: Final = 128
+
+
 class IdentityCache(Generic[T]):
     """Caches the result of `make` by the identity of its arguments, which all requests of an agent share."""
 
-    __slots__ = ("_entries", "_make", "_size")
+    __slots__ = ("_entries", "_make")
 
-    def __init__(self, make: Callable[..., T], size: int = 128) -> None:
+    def __init__(self, make: Callable[..., T]) -> None:
         self._make = make
-        self._size = size
         # An entry keeps its arguments alive, so no other objects can get their identities.
         self._entries: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
@@ -232,7 +223,7 @@ class IdentityCache(Generic[T]):
         found = self._entries.get(key)
         if found is None:
             found = (values, self._make(*values))
-            if len(self._entries) >= self._size:
+            if len(self._entries) >= _CACHED:
                 self._entries.clear()
             self._entries[key] = found
         return found[1]

@@ -6,11 +6,11 @@ All dialects share one reader, because gateways and compatible servers mix their
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models import retry
-from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, parse_json, to_json
+from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, is_dict, is_list, parse_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,39 +21,31 @@ _KIND_BY_STATUS: Final = {
     402: "billing",
     403: "permission",
     404: "not_found",
-    408: "timeout",
-    409: "server_error",
-    413: "bad_request",
-    425: "server_error",
     429: "rate_limited",
-    498: "overloaded",
-    499: "server_error",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
+    **dict.fromkeys((408, 504), "timeout"),
+    **dict.fromkeys((409, 425, 499), "server_error"),
+    **dict.fromkeys((498, 503, 529), "overloaded"),
 }
-_DECISIVE_CODES: Final = tuple(
-    (re.compile(codes), kind)
-    for codes, kind in (
-        # Groq checks the model's output, and answers 400 if it is not a call or not JSON. The request is fine, and
-        # another sample mostly succeeds: so it counts as a server error, which is retried.
-        ("tool_use_failed|output_parse_failed|json_validate_failed", "server_error"),
-        ("content_filter|content_policy|responsibleaipolicy|moderation|flagged_input", "content_filter"),
-        ("invalid_prompt|cyber_policy|bio_policy", "content_filter"),
-        ("insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required", "billing"),
-        ("usage_limit_reached|usage_not_included", "billing"),
-        ("invalid_api_key|api_key_(?:invalid|expired)|access_token_expired", "authentication"),
-        ("authentication_error|unauthori[sz]ed|unauthenticated", "authentication"),
-        ("context_length_exceeded|exceed_context_size|request_too_large", "context_overflow"),
-    )
+"""Others from 300 to 499 are a ``bad_request``, all others a ``server_error``."""
+_DECISIVE_CODES: Final = (
+    # Groq checks the model's output, and answers 400 if it is not a call or not JSON. The request is fine, and
+    # another sample mostly succeeds: so it counts as a server error, which is retried.
+    ("tool_use_failed|output_parse_failed|json_validate_failed", "server_error"),
+    ("content_filter|content_policy|responsibleaipolicy|moderation|flagged_input", "content_filter"),
+    ("invalid_prompt|cyber_policy|bio_policy", "content_filter"),
+    ("insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required", "billing"),
+    ("usage_limit_reached|usage_not_included", "billing"),
+    ("invalid_api_key|api_key_(?:invalid|expired)|access_token_expired", "authentication"),
+    ("authentication_error|unauthori[sz]ed|unauthenticated", "authentication"),
+    ("context_length_exceeded|exceed_context_size|request_too_large", "context_overflow"),
 )
 """Codes that say more than status and message."""
 _CODES: Final = (
-    (re.compile(r"rate.?limit|too.many.requests|resource_exhausted|tokens_exceeded|throttl"), "rate_limited"),
-    (re.compile(r"overloaded|unavailable|capacity|slow_down"), "overloaded"),
-    (re.compile(r"timeout|timed.out|deadline_exceeded"), "timeout"),
-    (re.compile(r"not_?found"), "not_found"),
-    (re.compile(r"permission"), "permission"),
+    (r"rate.?limit|too.many.requests|resource_exhausted|tokens_exceeded|throttl", "rate_limited"),
+    (r"overloaded|unavailable|capacity|slow_down", "overloaded"),
+    (r"timeout|timed.out|deadline_exceeded", "timeout"),
+    (r"not_?found", "not_found"),
+    (r"permission", "permission"),
 )
 _BILLING: Final = re.compile(
     r"insufficient (?:account )?(?:balance|credit|funds)|(?:credit|balance) (?:balance )?is too low|enable billing"
@@ -174,19 +166,17 @@ def _kind(status: int | None, report: _Report) -> str:
     return _first(_CODES, everything) or ("bad_request" if _BAD_REQUEST.search(everything) else "server_error")
 
 
-def _first(patterns: tuple[tuple[re.Pattern[str], str], ...], text: str) -> str | None:
-    return next((kind for pattern, kind in patterns if pattern.search(text)), None)
+def _first(patterns: tuple[tuple[str, str], ...], text: str) -> str | None:
+    return next((kind for pattern, kind in patterns if re.search(pattern, text)), None)
 
 
 def _read_report(said: Any) -> _Report:  # any JSON value
-    if isinstance(said, list):
-        items = cast("list[Any]", said)
-        said = next((item for item in items if as_dict(item).get("error")), items[0] if items else "")
-    if not isinstance(said, dict):
+    if is_list(said):
+        said = next((item for item in said if as_dict(item).get("error")), said[0] if said else "")
+    if not is_dict(said):
         return _Report(as_text(said), retry_after=retry.delay_from_message(as_text(said)))
-    top = cast("dict[str, Any]", said)
-    inner = top.get("error")
-    error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
+    top, inner = said, said.get("error")
+    error = inner if is_dict(inner) else top
     message = as_text(inner)
     if not message:
         told = next(filter(None, map(error.get, ("message", "detail", "title", "errors"))), top)

@@ -211,7 +211,7 @@ class GoogleMessageEncoder(dialect.MessageEncoder):
         pieces = split_result(result, self._files, self._label)
         if not pieces:
             return result.content, []
-        said = [piece.value if piece.file is None else self._label(piece.file) for piece in pieces]
+        said = [piece.value for piece in pieces]
         files = [file for piece in pieces for file in piece.files]
         media = [file for file in files if self._file_text(file) is None and _ACCEPTED.match(file.media_type)]
         return said if isinstance(result.content, list | tuple) else said[0], media
@@ -239,8 +239,7 @@ class GoogleMessageEncoder(dialect.MessageEncoder):
             return None
 
     def _inline_data(self, file: msg.Attachment) -> dict[str, Any]:
-        data = to_base64(attachment_bytes(file, self._files))
-        return {"inlineData": {"mimeType": file.media_type, "data": data}}
+        return {"inlineData": {"mimeType": file.media_type, "data": to_base64(attachment_bytes(file, self._files))}}
 
 
 def _id(id: str) -> dict[str, str]:
@@ -472,7 +471,7 @@ def _count(value: Any) -> int:  # any JSON value
 # ---- tool calls ----
 
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
-_DEEPEST: Final = 64
+_PATH: Final = re.compile(rf"\$(?:{_STEP.pattern}){{1,64}}")
 
 
 class GoogleCall:
@@ -537,17 +536,10 @@ class GoogleCall:
 
 def _parse_path(path: str) -> list[str | int]:
     """Parse a path such as ``$.orders[0]['a name']``; empty if it is invalid."""
-    steps: list[str | int] = []
-    position = 1 if path.startswith("$") else len(path) + 1
-    while position < len(path) and len(steps) < _DEEPEST:
-        found = _STEP.match(path, position)
-        if found is None:
-            return []
-        plain, index, *quoted = found.groups()
-        name = plain if plain is not None else next((text for text in quoted if text is not None), None)
-        steps.append(int(index) if name is None else re.sub(r"\\(.)", r"\1", name))
-        position = found.end()
-    return steps if position == len(path) else []
+    if not _PATH.fullmatch(path):
+        return []
+    steps = cast("list[tuple[str, str, str, str]]", _STEP.findall(path))
+    return [int(index) if index else re.sub(r"\\(.)", r"\1", plain + one + two) for plain, index, one, two in steps]
 
 
 def _insert(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  # any JSON value
@@ -555,21 +547,19 @@ def _insert(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  
     here: Any = root
     for step, follows in zip(steps, [*steps[1:], None], strict=True):
         made: Any = value if follows is None else [] if isinstance(follows, int) else {}
-        if isinstance(step, int):
-            if not isinstance(here, list) or step > len(cast("list[Any]", here)):
+        is_index = isinstance(step, int)
+        if not isinstance(here, list if is_index else dict):
+            return False
+        items = cast("Any", here)
+        if is_index and step >= len(items):
+            if step > len(items):
                 return False
-            items = cast("list[Any]", here)
-            if step == len(items):
-                items.append(made)
-            elif follows is None:
-                items[step] = _append_text(items[step], value)
-            here = items[step]
-        else:
-            if not isinstance(here, dict):
-                return False
-            fields = cast("dict[str, Any]", here)
-            fields[step] = _append_text(fields.get(step), value) if follows is None else fields.get(step, made)
-            here = fields[step]
+            items.append(made)
+        elif follows is None:
+            items[step] = _append_text(items[step] if is_index else items.get(step), value)
+        elif not is_index:
+            items.setdefault(step, made)
+        here = items[step]
     return True
 
 

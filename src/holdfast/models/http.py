@@ -22,7 +22,7 @@ from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.eventloop import PerLoop
 from holdfast.models import credentials
 from holdfast.models import retry as retries
-from holdfast.models.contract import ModelParameters, flatten_batches, respond
+from holdfast.models.contract import flatten_batches, respond, settings_adjuster
 from holdfast.models.dialect import NO_STREAM, Dialect, Endpoint, Frame, IdentityCache, ResponseReader, WireRequest
 from holdfast.models.endpoints import check_headers
 from holdfast.models.errors import classify_error
@@ -76,7 +76,7 @@ class HttpModel:
         self.transport: Transport = shared_transport() if transport is None else transport
         self._credentials = credentials.Credentials(endpoint, api_key, token_provider)
         self._make_headers = headers
-        self._adjust_settings = IdentityCache(ModelParameters(endpoint, model, unsupported, efforts).adjust)
+        self._adjust_settings = IdentityCache(settings_adjuster(endpoint, model, unsupported, efforts))
         self._gates = PerLoop(lambda: limits if isinstance(limits, CallGate) else shared_gate(endpoint, limits))
         self._clock = clock
         self._sleep = sleep

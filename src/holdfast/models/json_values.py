@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
 import msgspec
 
@@ -23,6 +23,16 @@ MAX_TOKEN_COUNT: Final = 1_000_000_000
 _MAX_SECONDS: Final = 2**53 - 1
 _decode: Final[Callable[[bytes | str], Any]] = msgspec.json.Decoder().decode
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def is_dict(value: Any) -> TypeGuard[dict[str, Any]]:  # any JSON value
+    """True for an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: Any) -> TypeGuard[list[Any]]:  # any JSON value
+    """True for an array."""
+    return isinstance(value, list)
 
 
 def as_dict(value: Any) -> dict[str, Any]:  # any JSON value
@@ -74,7 +84,7 @@ def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str | None]:
         return None, text
     if value is None:
         return {}, None
-    return (cast("dict[str, Any]", value), None) if isinstance(value, dict) else (None, text)
+    return (value, None) if is_dict(value) else (None, text)
 
 
 def arguments_from_value(value: Any) -> tuple[dict[str, Any] | None, str | None]:  # any JSON value
@@ -134,11 +144,10 @@ def repair_surrogates(value: Any, growing: frozenset[str] = frozenset()) -> Any:
 def _repair(value: Any, growing: frozenset[str], name: str = "") -> Any:  # any JSON value
     if isinstance(value, str):
         return value if name in growing else _join_surrogates(value)
-    if isinstance(value, list):
-        return [_repair(item, growing) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return {_join_surrogates(name): _repair(item, growing, name) for name, item in fields.items()}
+    if is_list(value):
+        return [_repair(item, growing) for item in value]
+    if is_dict(value):
+        return {_join_surrogates(name): _repair(item, growing, name) for name, item in value.items()}
     return value
 
 

@@ -16,7 +16,7 @@ import os
 import re
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -26,7 +26,7 @@ from holdfast.models import redaction, registry
 from holdfast.models.contract import Model, respond
 from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.http import HttpModel
-from holdfast.models.json_values import as_dict
+from holdfast.models.json_values import as_dict, is_dict, is_list
 from holdfast.models.redaction import REDACTED, RecordingRedactor, parse_container, redact_stream
 
 if TYPE_CHECKING:
@@ -156,22 +156,20 @@ def request_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -
 
 def json_differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str]:  # any JSON values
     """Describe how two JSON values differ."""
-    if isinstance(recorded, dict) and isinstance(asked, dict):
-        was, now = cast("dict[str, Any]", recorded), cast("dict[str, Any]", asked)
-        for name in was | now:
+    if is_dict(recorded) and is_dict(asked):
+        for name in recorded | asked:
             inner = f"{place}.{name}" if place else name
-            if name not in now:
-                yield f"{inner} is missing, it was {_clip(was[name])}"
-            elif name not in was:
-                yield f"{inner} is new: {_clip(now[name])}"
+            if name not in asked:
+                yield f"{inner} is missing, it was {_clip(recorded[name])}"
+            elif name not in recorded:
+                yield f"{inner} is new: {_clip(asked[name])}"
             else:
-                yield from json_differences(was[name], now[name], inner)
-    elif isinstance(recorded, list) and isinstance(asked, list):
-        before, after = cast("list[Any]", recorded), cast("list[Any]", asked)
-        for index, (one, other) in enumerate(zip(before, after, strict=False)):
+                yield from json_differences(recorded[name], asked[name], inner)
+    elif is_list(recorded) and is_list(asked):
+        for index, (one, other) in enumerate(zip(recorded, asked, strict=False)):
             yield from json_differences(one, other, f"{place}[{index}]")
-        if len(before) != len(after):
-            yield f"{place or 'the body'} has {len(after)} items, it had {len(before)}"
+        if len(recorded) != len(asked):
+            yield f"{place or 'the body'} has {len(asked)} items, it had {len(recorded)}"
     elif isinstance(recorded, str) and isinstance(asked, str) and recorded != asked:
         # Texts that are both JSON, such as arguments of calls, are compared without their white space.
         one, other = parse_container(recorded), parse_container(asked)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.models.json_values import as_dict, as_list
+from holdfast.models.json_values import as_dict, as_list, is_dict, is_list
 from holdfast.secrets.forms import SecretFinder, SecretForms, make_finder, secret_forms, secret_marker
 from holdfast.secrets.redactor import active_redactors
 
@@ -164,10 +164,10 @@ class RecordingRedactor:
             return self.arguments(value)
         if isinstance(value, str):
             return self.text(value)
-        if isinstance(value, list):
-            return [self.json(item) for item in cast("list[Any]", value)]
-        if isinstance(value, dict):
-            return {self.text(name): self.json(item, name) for name, item in cast("dict[str, Any]", value).items()}
+        if is_list(value):
+            return [self.json(item) for item in value]
+        if is_dict(value):
+            return {self.text(name): self.json(item, name) for name, item in value.items()}
         return value
 
     def arguments(self, value: Any) -> Any:
@@ -188,13 +188,13 @@ class RecordingRedactor:
         """Redact a JSON value and its secret fields; it is the field `inside` of its parent."""
         if isinstance(value, str):
             return self._clean_text(value, plain)
-        if isinstance(value, list):
-            return [self._clean(item, plain) for item in cast("list[Any]", value)]
-        if not isinstance(value, dict):
+        if is_list(value):
+            return [self._clean(item, plain) for item in value]
+        if not is_dict(value):
             return value
         return {
             self.text(name): _blank(item) if is_secret else self._clean(item, plain, context)
-            for name, item, is_secret, context in _fields(cast("dict[str, Any]", value), inside)
+            for name, item, is_secret, context in _fields(value, inside)
         }
 
     def _clean_text(self, text: str, plain: Callable[[str], str]) -> str:
@@ -254,27 +254,21 @@ def _fields(fields: Mapping[str, Any], inside: str) -> Iterator[tuple[str, Any, 
 
 def _blank(value: Any) -> Any:
     """Redact all values, and keep the shape."""
-    if isinstance(value, list):
-        return [_blank(item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {name: _blank(item) for name, item in cast("dict[str, Any]", value).items()}
+    if is_list(value):
+        return [_blank(item) for item in value]
+    if is_dict(value):
+        return {name: _blank(item) for name, item in value.items()}
     return value if value is None or value == "" or isinstance(value, bool) else REDACTED
 
 
-def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:
+def _named_secrets(value: Any, inside: str = "", *, named: bool = False) -> Iterator[str]:
+    """Yield the texts of secret fields; with `named`, the value belongs to one, and all its texts are secret."""
+    if isinstance(value, str):
+        yield from [value] if named else _named_secrets(parse_container(value))
     for item in as_list(value):
-        yield from _named_secrets(item)
+        yield from _named_secrets(item, named=named)
     for _, item, is_secret, context in _fields(as_dict(value), inside):
-        yield from _strings(item) if is_secret else _named_secrets(item, context)
-    if isinstance(value, str):
-        yield from _named_secrets(parse_container(value))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for item in (*as_dict(value).values(), *as_list(value)):
-        yield from _strings(item)
+        yield from _named_secrets(item, context, named=named or is_secret)
 
 
 def parse_container(text: str) -> dict[str, Any] | list[Any] | None:
@@ -285,7 +279,7 @@ def parse_container(text: str) -> dict[str, Any] | list[Any] | None:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, (dict, list)) else None  # pyright: ignore[reportUnknownVariableType]
+    return found if is_dict(found) or is_list(found) else None
 
 
 def _redact_parameter(found: re.Match[str]) -> str:
@@ -364,8 +358,8 @@ def _frames(lines: Sequence[str]) -> Iterator[tuple[list[int], str, Any]]:
                 value = json.loads(data)
             except ValueError:
                 value = None
-            if isinstance(value, dict | list):
-                yield held, data, cast("Any", value)
+            if is_dict(value) or is_list(value):
+                yield held, data, value
             held = []
 
 
@@ -377,15 +371,13 @@ def _find_strings(
     holder: Any = value
     steps: list[tuple[str | int, str | int, str]] = []
     """Key, step in the path, and kind of each item."""
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        names = _INDEX_FIELDS if "output_index" in fields else (*_INDEX_FIELDS, "item_id")
-        numbers += tuple((name, fields[name]) for name in names if isinstance(fields.get(name), int | str))
-        steps += [(name, name, _kind(fields, name)) for name in fields]
-    elif isinstance(value, list):
+    if is_dict(value):
+        names = _INDEX_FIELDS if "output_index" in value else (*_INDEX_FIELDS, "item_id")
+        numbers += tuple((name, value[name]) for name in names if isinstance(value.get(name), int | str))
+        steps += [(name, name, _kind(value, name)) for name in value]
+    elif is_list(value):
         # An item with an index may be anywhere: the second call comes alone in its frame.
-        items = enumerate(cast("list[Any]", value))
-        steps += [(at, "*" if "index" in as_dict(item) else at, "") for at, item in items]
+        steps += [(at, "*" if "index" in as_dict(item) else at, "") for at, item in enumerate(value)]
     for key, step, kind in steps:
         inner = (*path, step)
         if isinstance(holder[key], str):

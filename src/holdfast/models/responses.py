@@ -20,9 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
-import zlib
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -93,8 +90,7 @@ def _fields(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest, f
         else:  # it can't be enforced, and goes into the instructions
             instructions = schema_prompt(schema, instructions)
     more = extra.pop("tools", None) or ()
-    ours = _tools(request.tools, strict)
-    tools = b",".join([part for part in (ours, *(encode_json(tool) for tool in more)) if part])
+    tools = b",".join(filter(None, [_tools(request.tools, strict), *map(encode_json, more)]))
     fields: dict[str, Any] = {
         "model": model,
         "instructions": instructions or None,
@@ -203,8 +199,8 @@ class ResponsesMessageEncoder(dialect.MessageEncoder):
             return encode_json(content).decode()
         output: list[Item] = []
         for value, file, inside in pieces:
-            if file is not None:
-                output.append(self._file(file) if _is_shown(file) else _input_text(attachment_label(file)))
+            if file is not None and _is_shown(file):
+                output.append(self._file(file))
                 continue
             output.append(_input_text(values.to_text(value)))
             for part in filter(_is_shown, inside):
@@ -267,8 +263,7 @@ def _message_item(own: Item, words: Iterable[msg.Text | msg.Refusal | msg.Attach
         if isinstance(word, msg.Refusal):
             said.append({"type": "refusal", "refusal": word.text})
         else:  # a reply can't hold files in this dialect
-            is_text = isinstance(word, msg.Text)
-            text = word.text if is_text else f"[{word.media_type}: {word.name or word.digest[:12]}]"
+            text = word.text if isinstance(word, msg.Text) else f"[{word.media_type}: {word.name or word.digest[:12]}]"
             said.append({"type": "output_text", "text": text})
     frames = items_in(own.get("content"))
     if [frame["type"] for frame in frames] == [word["type"] for word in said]:
@@ -289,19 +284,30 @@ def omit_fields(item: Item, names: tuple[str, ...]) -> Item:
 # ---- calls of the provider's own tools, which Holdfast does not run ----
 
 _NOT_AVAILABLE: Final = "This tool is not available here. The call was not carried out."
-_SIDE: Final = 64
-"""Size of the blank screenshot, in pixels."""
-_ANSWERED_TYPES: Final = frozenset(
-    (
-        *("apply_patch_call", "shell_call", "local_shell_call", "custom_tool_call", "computer_call"),
-        *("tool_search_call", "mcp_approval_request"),
-    )
+_BLANK_SCREENSHOT: Final = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABAAQAAAACCEkxzAAAAD0lEQVR42mNgGAWjgHwAAAJAAAHgTR1EAAAAAElFTkSuQmCC"
 )
+"""A picture of 64 by 64 black pixels."""
+_ANSWERS: Final[Mapping[str, Item]] = {
+    "apply_patch_call": {"status": "failed", "output": _NOT_AVAILABLE},
+    "computer_call": {"output": {"type": "computer_screenshot", "image_url": _BLANK_SCREENSHOT}},
+    "custom_tool_call": {"output": _NOT_AVAILABLE},
+    "local_shell_call": {"output": _NOT_AVAILABLE},
+    "mcp_approval_request": {
+        "type": "mcp_approval_response",
+        "approve": False,
+        "reason": "Nobody here can be asked about it.",
+    },
+    "shell_call": {"output": [{"stdout": "", "stderr": _NOT_AVAILABLE, "outcome": {"type": "exit", "exit_code": 1}}]},
+    "tool_search_call": {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []},
+}
+"""Types of calls that need an answer, and the answer that refuses them, in the form that each type requires."""
 
 
 def answer_provider_calls(items: list[Item]) -> list[Item]:
     """Append an answer to each unanswered provider call among the items: the API refuses open calls."""
-    waiting = [item for item in items if item.get("type") in _ANSWERED_TYPES and _answered_id(item)]
+    waiting = [item for item in items if item.get("type") in _ANSWERS and _answered_id(item)]
     if not waiting:
         return items
     # Lists, because a provider may have put unhashable values there.
@@ -320,41 +326,16 @@ def _answered_id(item: Item) -> str | None:
 
 
 def _answer(item: Item) -> list[Item]:
-    """Refuse a call of a provider's tool, in the form that its item requires."""
     kind = item["type"]
-    if kind == "mcp_approval_request":
-        refusal = {"approve": False, "reason": "Nobody here can be asked about it."}
-        return [{"type": "mcp_approval_response", "approval_request_id": item["id"], **refusal}]
-    answer: Item = {"type": f"{kind}_output", "call_id": item["call_id"]}
-    match kind:
-        case "apply_patch_call":
-            answer |= {"status": "failed", "output": _NOT_AVAILABLE}
-        case "shell_call":
-            output = {"stdout": "", "stderr": _NOT_AVAILABLE, "outcome": {"type": "exit", "exit_code": 1}}
-            answer["output"] = [output]
-        case "tool_search_call":
-            answer |= {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []}
-        case "computer_call":
-            answer["output"] = {"type": "computer_screenshot", "image_url": _blank_screenshot()}
-            checks = item.get("pending_safety_checks")
-            if isinstance(checks, list) and checks:  # unread warnings are refused; nothing they warn of was done
-                answer["acknowledged_safety_checks"] = checks
-            # The API takes only a picture for an answer, so a message explains that it shows nothing.
-            return [answer, {"role": "developer", "content": f"{_NOT_AVAILABLE} The screenshot is blank."}]
-        case _:
-            answer["output"] = _NOT_AVAILABLE
-    return [answer]
-
-
-@lru_cache(maxsize=1)
-def _blank_screenshot() -> str:
-    rows = (b"\0" + bytes(_SIDE // 8)) * _SIDE
-    header = struct.pack(">IIBBBBB", _SIDE, _SIDE, 1, 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    body = b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
-    )
-    return data_url("image/png", b"\x89PNG\r\n\x1a\n" + body)
+    field = "approval_request_id" if kind == "mcp_approval_request" else "call_id"
+    answer: Item = {"type": f"{kind}_output", field: _answered_id(item), **_ANSWERS[kind]}
+    if kind != "computer_call":
+        return [answer]
+    checks = item.get("pending_safety_checks")
+    if isinstance(checks, list) and checks:  # unread warnings are refused; nothing they warn of was done
+        answer["acknowledged_safety_checks"] = checks
+    # The API takes only a picture for an answer, so a message explains that it shows nothing.
+    return [answer, {"role": "developer", "content": f"{_NOT_AVAILABLE} The screenshot is blank."}]
 
 
 # ==== responses ====
@@ -661,7 +642,7 @@ class ResponsesReader(dialect.ResponseReader):
             finish = "content_filter" if reason == "content_filter" else "output_limit"
         elif finish == "stop" and any(type(part) is msg.Refusal for part in parts):
             finish = "refusal"
-        raw = cast("Item", response.usage) if isinstance(response.usage, dict) else None
+        raw = response.usage if values.is_dict(response.usage) else None
         id = response.id if isinstance(response.id, str) else None
         return msg.ModelReply(tuple(parts), finish, usage, as_text(response.model) or self._model, raw, response_id=id)
 
@@ -845,8 +826,8 @@ def _reasoning_part(item: Item, route: str) -> msg.Reasoning:
 def build_call(item: Item, route: str) -> msg.ToolCall:
     """Build the call of an item, which must have a call_id."""
     said = item.get("arguments")
-    if isinstance(said, dict):  # some servers send the object itself
-        arguments, malformed = cast("Item", said), None
+    if values.is_dict(said):  # some servers send the object itself
+        arguments, malformed = said, None
     elif said is not None and not isinstance(said, str):
         arguments, malformed = None, clip_text(encode_json(said).decode())
     elif not (said or "").strip() and item.get("status") == "incomplete":

@@ -88,13 +88,7 @@ def is_retryable(error: ModelError, advice: bool | None = None) -> bool:  # from
 
 
 def retry_delay(
-    policy: Retry,
-    error: ModelError,
-    *,
-    failures: int,
-    elapsed: float,
-    chance: float,
-    advice: bool | None = None,
+    policy: Retry, error: ModelError, *, failures: int, elapsed: float, chance: float, advice: bool | None = None
 ) -> float | None:
     """Return the seconds to wait before the next attempt; None to give up.
 

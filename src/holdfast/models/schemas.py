@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from holdfast.models.json_values import as_dict, as_list, encode_json
+from holdfast.models.json_values import as_dict, as_list, encode_json, is_dict, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,10 +47,9 @@ def fits_strict(schema: Any, rules: StrictSchemaRules) -> bool:  # any JSON valu
     return _obeys(schema, rules, 0, properties) and properties[0] <= rules.properties
 
 
-def _obeys(schema: Any, rules: StrictSchemaRules, depth: int, properties: list[int]) -> bool:
-    if not isinstance(schema, dict) or depth > rules.depth:
+def _obeys(node: Any, rules: StrictSchemaRules, depth: int, properties: list[int]) -> bool:
+    if not is_dict(node) or depth > rules.depth:
         return False
-    node = cast("dict[str, Any]", schema)
     if "$ref" in node:
         return len(node) == 1 and str(node["$ref"]).startswith("#")
     types = {kind for kind in as_list(node.get("type")) or [node.get("type")] if isinstance(kind, str)}
@@ -60,9 +59,9 @@ def _obeys(schema: Any, rules: StrictSchemaRules, depth: int, properties: list[i
     fields = as_dict(node.get("properties"))
     if "object" in types:  # it must have exactly the properties that it names, all of them required
         required, closed = node.get("required"), node.get("additionalProperties") is False
-        if not closed or not isinstance(required, list) or not isinstance(node.get("properties"), dict):
+        if not closed or not is_list(required) or not is_dict(node.get("properties")):
             return False
-        if sorted(map(str, cast("list[Any]", required))) != sorted(fields):
+        if sorted(map(str, required)) != sorted(fields):
             return False
     properties[0] += len(fields)
     inner = [(value, depth + 1) for value in fields.values()]
@@ -100,8 +99,8 @@ def narrow_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 def _narrow_node(schema: Any) -> dict[str, Any]:  # any JSON value
     node = as_dict(schema)
     kinds = node.get("type")
-    if isinstance(kinds, list):
-        return {"anyOf": [_narrow_node({**node, "type": kind}) for kind in cast("list[Any]", kinds)]}
+    if is_list(kinds):
+        return {"anyOf": [_narrow_node({**node, "type": kind}) for kind in kinds]}
     if not node.keys() & {"type", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"} or node.keys() & _UNSUPPORTED:
         raise NotImplementedError
     if "$ref" in node:

@@ -126,7 +126,7 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(("depth", "found"), [(FILES_DEPTH, 1), (FILES_DEPTH + 1, 0), (900, 0)])
 def test_files_are_looked_for_as_deep_as_they_are_kept(depth: int, found: int) -> None:
     result = ToolResult("c1", "shoot", nested(depth), files=(PNG.digest,))
-    assert len([file for piece in split_result(result, FILES, str) for file in piece.inside]) == found
+    assert len([file for piece in split_result(result, FILES, str) for file in piece.files]) == found
 
 
 def test_the_depth_of_a_list_counts() -> None:

@@ -11,7 +11,7 @@ from tests.every import every
 import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import Effort, ModelRequest, Settings, StreamNote, Text, UserMessage
-from holdfast.models.contract import ModelParameters
+from holdfast.models.contract import settings_adjuster
 from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
 from holdfast.testing import FakeProvider, text
@@ -81,7 +81,7 @@ def test_what_can_be_meant_is_taken() -> None:
 
 def sent(model: str, settings: Settings, name: str = "anthropic", provider: str = "", **own: Any) -> Settings:
     endpoint = Endpoint(provider=provider or name, dialect=name, base_url="https://here")
-    return ModelParameters(endpoint, model, **own).adjust(settings)[0]
+    return settings_adjuster(endpoint, model, **own)(settings)[0]
 
 
 @every("effort", get_args(Effort))

@@ -262,8 +262,8 @@ class HttpExchange:
                 since = self._waiting_since = self._loop.time()
                 chunk = await content.readany()
                 self._waiting_since = None
-                is_small = len(chunk) <= SMALL_PIECE and IS_KNOWN_AIOHTTP
-                self._is_quick = is_small and self._loop.time() - since < READ_PAUSE
+                may_pause = IS_KNOWN_AIOHTTP and len(chunk) <= SMALL_PIECE
+                self._is_quick = may_pause and self._loop.time() - since < READ_PAUSE
         except CLIENT_ERRORS as error:
             failure = _to_model_error(error, self._url)
             # aiohttp shows only the error. Pieces of the last pause come first; the next call gets the error again.
@@ -407,7 +407,7 @@ class _InlineRequest(aiohttp.ClientRequest):
         return self.response
 
 
-# `_InlineRequest` relies on aiohttp's inner workings, so only known releases use it.
+# `_InlineRequest` and the pauses of a reader rely on aiohttp's inner workings, so only known releases use them.
 IS_KNOWN_AIOHTTP: Final = aiohttp.__version__.startswith("3.14.")
 REQUEST_CLASS: Final[type[aiohttp.ClientRequest]] = (
     _InlineRequest if IS_KNOWN_AIOHTTP and sys.version_info < (3, 12) else aiohttp.ClientRequest

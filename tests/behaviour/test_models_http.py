@@ -676,6 +676,19 @@ async def test_a_last_frame_without_its_empty_line_counts() -> None:
         assert (await tiny(server).respond(REQUEST)).text == "whole"
 
 
+async def test_a_quick_reply_is_whole_even_if_the_connection_broke_before_its_last_frames_were_read() -> None:
+    async def broken(exchange: Exchange) -> None:
+        await exchange.begin()
+        for frame in ({"start": 1}, {"text": "wh"}, {"text": "o"}, {"text": "le"}, {"end": True}):
+            await exchange.say(frame)
+            await asyncio.sleep(0.001)
+        exchange.abort()
+
+    async with serving(broken) as server:
+        reply = await tiny(server, retry=Retry(attempts=1)).respond(REQUEST)
+    assert reply.text == "whole"
+
+
 async def test_a_reply_is_whole_when_its_last_frame_came_even_if_the_connection_broke_after_it() -> None:
     read = asyncio.Event()
 

@@ -140,6 +140,10 @@ def shared_transport() -> AiohttpTransport:
 CLIENT_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError, ValueError, ModelError)
 """Raised by aiohttp when the network or the address is at fault."""
 _FOREVER: Final = float("inf")
+READ_PAUSE: Final = 0.008
+"""Longest pause before the next piece of a quick stream is read, in seconds: half a frame of a screen."""
+SMALL_PIECE: Final = 4_096
+"""Most bytes of a piece after which the reader may pause. A fast download is read as it comes."""
 
 
 class TimeoutWatch:
@@ -185,8 +189,8 @@ class HttpExchange:
     """One request and its response, with its timeouts."""
 
     __slots__ = (
-        *("_allowed", "_cancelling", "_content", "_deadline", "_is_late", "_loop", "_raw", "_read", "_task"),
-        *("_timeouts", "_url", "_waiting_since", "_watch", "headers", "status"),
+        *("_allowed", "_cancelling", "_content", "_deadline", "_is_late", "_is_quick", "_loop", "_pause", "_raw"),
+        *("_read", "_task", "_timeouts", "_url", "_waiting_since", "_watch", "headers", "status"),
     )
 
     status: int
@@ -204,6 +208,10 @@ class HttpExchange:
         self._waiting_since: float | None = now
         """Start of the current wait; None while the reader does not wait."""
         self._read = 0
+        self._is_quick = False
+        """The last piece was small, and the reader waited less than `READ_PAUSE` for it."""
+        self._pause: asyncio.Future[None] | None = None
+        """The newest pause of the reader."""
         self._is_late = False
         self._task = asyncio.current_task()
         self._cancelling = 0 if self._task is None else self._task.cancelling()
@@ -244,22 +252,43 @@ class HttpExchange:
 
     async def __anext__(self) -> bytes:
         content = self._content
+        failure: ModelError | None = None
         try:
             if content.is_eof():
                 chunk = content.read_nowait()
             else:
-                self._waiting_since = self._loop.time()
+                if self._is_quick:
+                    await self._let_pieces_gather()
+                since = self._waiting_since = self._loop.time()
                 chunk = await content.readany()
                 self._waiting_since = None
+                may_pause = IS_KNOWN_AIOHTTP and len(chunk) <= SMALL_PIECE
+                self._is_quick = may_pause and self._loop.time() - since < READ_PAUSE
         except CLIENT_ERRORS as error:
             failure = _to_model_error(error, self._url)
-        else:
-            if not chunk:
-                raise StopAsyncIteration
-            self._read += len(chunk)
-            self._allowed = self._timeouts.idle  # from now on, between two pieces
-            return chunk
-        raise failure
+            # aiohttp shows only the error. Pieces of the last pause come first; the next call gets the error again.
+            chunk = content._read_nowait(-1) if self._is_quick else b""  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            self._waiting_since, self._is_quick = None, False
+        if not chunk:
+            raise StopAsyncIteration if failure is None else failure
+        self._read += len(chunk)
+        self._allowed = self._timeouts.idle  # from now on, between two pieces
+        return chunk
+
+    async def _let_pieces_gather(self) -> None:
+        """Pause until the body ends, at most for `READ_PAUSE`: reading several pieces costs little more than one."""
+        if self._pause is None:
+            self._content.on_eof(self._end_pause)
+        self._pause = self._loop.create_future()
+        timer = self._loop.call_later(READ_PAUSE, self._end_pause)
+        try:
+            await self._pause
+        finally:
+            timer.cancel()
+
+    def _end_pause(self) -> None:
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
 
     def close(self) -> None:
         self._watch.remove(self)
@@ -378,7 +407,7 @@ class _InlineRequest(aiohttp.ClientRequest):
         return self.response
 
 
-# `_InlineRequest` relies on aiohttp's inner workings, so only known releases use it.
+# `_InlineRequest` and the pauses of a reader rely on aiohttp's inner workings, so only known releases use them.
 IS_KNOWN_AIOHTTP: Final = aiohttp.__version__.startswith("3.14.")
 REQUEST_CLASS: Final[type[aiohttp.ClientRequest]] = (
     _InlineRequest if IS_KNOWN_AIOHTTP and sys.version_info < (3, 12) else aiohttp.ClientRequest

@@ -394,8 +394,8 @@ MAX_EVENTS: Final = 2_048
 """Live events kept for one session."""
 MAX_AGE_MS: Final = 120_000
 """Longest age of a buffered live event."""
-WAKE_INTERVAL: Final = 0.016
-"""Least time between two wake-ups of a reader in seconds, one frame of a screen: faster events are read together."""
+WAKE_INTERVAL: Final = 0.008
+"""Least time between two wake-ups of a reader in seconds, half a frame of a screen: faster events are read together."""
 LIVE_PAGE: Final = 64
 """Live events in one page."""
 MAX_MERGED: Final = 4_096

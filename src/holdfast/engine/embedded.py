@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.runtime.drive import JournalDrive
-    from holdfast.store import Store
-    from holdfast.store.contract import Work
+    from holdfast.store import Store, contract
 
 
 _log: Final = logging.getLogger("holdfast.engine")
@@ -64,7 +63,7 @@ class EmbeddedEngine:
     def __init__(
         self,
         store: Store,
-        make: Callable[[Work | str, bool], JournalDrive | None],
+        make: Callable[[contract.Work | str, bool], JournalDrive | None],
         on_stuck: Callable[[str], None],
         concurrency: int,
         *,
@@ -294,7 +293,7 @@ class EmbeddedEngine:
                 break
         return True
 
-    def _consider(self, work: Work) -> None:
+    def _consider(self, work: contract.Work) -> None:
         session = work.journal
         if session in self.stuck or self._stopping:
             return
@@ -314,7 +313,7 @@ class EmbeddedEngine:
 
     # ---- driving ----
 
-    def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
+    def _begin(self, session: str, work: contract.Work | str, *, urgent: bool = False) -> None:
         """Drive a session, or queue it without room. Urgent work (a stop) needs no room."""
         failed = self._failures.get(session)
         if failed is not None and failed[1] > asyncio.get_running_loop().time():

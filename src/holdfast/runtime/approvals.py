@@ -15,22 +15,13 @@ from holdfast.agent import Agent, prepare
 from holdfast.effects.canonical import check as check_json
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument
 from holdfast.names import check_id
-from holdfast.policy.approvals import (
-    KIND,
-    Approved,
-    Denied,
-    Question,
-    narrowest_rule,
-    parse_stored_rule,
-    read_question,
-)
+from holdfast.policy import approvals
 from holdfast.tools.definition import Complaint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from holdfast.store import Store
-    from holdfast.store.contract import Wait
+    from holdfast.store import Store, contract
 
 
 _PAGE: Final = 200
@@ -97,13 +88,13 @@ class Approvals:
             # The call runs exactly as approved: a secret can't be redacted later, so it is refused.
             self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         runs = question.arguments if arguments is None else arguments
-        approved = Approved(question.digest_with(runs), _approver(by), arguments)
+        approved = approvals.Approved(question.digest_with(runs), _approver(by), arguments)
         rule = None
         if always is not None:
             if arguments is not None:
                 raise InvalidArgument("always", always, "left out where the arguments are changed")
             # The rule must be the one that was shown: it never allows more than calls like this one.
-            parse_stored_rule(always)
+            approvals.parse_stored_rule(always)
             shown = self._approval(wait, question).always
             if shown is None:
                 raise InvalidArgument("always", always, "left out: no rule can be made for this call here")
@@ -119,28 +110,28 @@ class Approvals:
             raise InvalidArgument("reason", reason, f"text of at most {MAX_REASON:,} characters")
         check_json(reason)
         wait, question = await self._find(id)
-        await self._answer(id, wait, Denied(reason, _approver(by)), None)
+        await self._answer(id, wait, approvals.Denied(reason, _approver(by)), None)
         return self._approval(wait, question)
 
     # ---- finding ----
 
-    async def _open(self) -> AsyncIterator[tuple[Wait, Question]]:
-        last: Wait | None = None
-        while page := await self._store.open_waits(KIND, before=last, limit=_PAGE):
+    async def _open(self) -> AsyncIterator[tuple[contract.Wait, approvals.Question]]:
+        last: contract.Wait | None = None
+        while page := await self._store.open_waits(approvals.KIND, before=last, limit=_PAGE):
             for wait in page:
-                question = read_question(wait.body or b"")
+                question = approvals.read_question(wait.body or b"")
                 if question is not None:
                     yield wait, question
             last = page[-1]
 
-    async def _find(self, id: str) -> tuple[Wait, Question]:
+    async def _find(self, id: str) -> tuple[contract.Wait, approvals.Question]:
         check_id("approval", id)
         async for wait, question in self._open():
             if question.id == id:
                 return wait, question
         raise ApprovalUnknown(id, "it was answered, or its time was up, or there never was one")
 
-    def _approval(self, wait: Wait, question: Question) -> Approval:
+    def _approval(self, wait: contract.Wait, question: approvals.Question) -> Approval:
         agent = self._agents.get(question.agent)
         known = agent is not None and question.tool in agent.tools
         return Approval(
@@ -157,12 +148,14 @@ class Approvals:
             question.sandbox,
             None
             if agent is None or not known or question.each
-            else narrowest_rule(prepare(agent).subject(question.tool, question.arguments)),
+            else approvals.narrowest_rule(prepare(agent).subject(question.tool, question.arguments)),
         )
 
     # ---- answering ----
 
-    async def _answer(self, id: str, wait: Wait, answer: Approved | Denied, rule: Any) -> None:
+    async def _answer(
+        self, id: str, wait: contract.Wait, answer: approvals.Approved | approvals.Denied, rule: Any
+    ) -> None:
         value = msgspec.json.decode(msgspec.json.encode(answer))
         settlement = await self._store.answer_wait(wait.journal, wait.name, value, expect_digest=wait.digest, rule=rule)
         if not settlement.won:

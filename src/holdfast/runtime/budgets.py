@@ -25,9 +25,8 @@ from holdfast.policy.limits import (
 from holdfast.processes.keys import is_process_key
 from holdfast.records import TASK_RUN, Blob, Done, Opened, Outcome, Record
 from holdfast.store.spending import DAY_MS, NO_SPEND, ReadBlob, Spend, day_of, model_spend
-from holdfast.turns import keys
+from holdfast.turns import keys, results
 from holdfast.turns.compaction.plan import RecordedCompaction, decode_compaction, is_compaction
-from holdfast.turns.results import is_paid
 from holdfast.turns.state import CallModel, Effect, RunTools, TurnState
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
     if type(record) is Opened:  # a background call counts for its agent from the moment it is accepted
         return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None
     name = getattr(record, "key", "")
-    unused = is_paid(name)
+    unused = results.is_paid(name)
     if is_process_key(name):
         if type(record) is Done and record.ask is not None and record.ask.kind == "direct":
             return _spend_of_value(record, read, 0 if unused else 1)

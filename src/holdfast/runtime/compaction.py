@@ -23,14 +23,12 @@ from holdfast.models import Model, respond
 from holdfast.models import model as named
 from holdfast.policy.hooks import HookRequest
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, Record
-from holdfast.runtime.budgets import compaction_spend
-from holdfast.runtime.context import is_control_flow
+from holdfast.runtime import budgets, context
 from holdfast.tools.results import RESULT_READER, describe_error
+from holdfast.turns import machine, results
 from holdfast.turns.compaction import plan
 from holdfast.turns.compaction.budget import ESTIMATOR, Careful, ContextBudget, Counter, Gauge, Why
 from holdfast.turns.compaction.summary import Refused, accept_summary, chunks, prior_of, repair_request, summary_request
-from holdfast.turns.machine import added
-from holdfast.turns.results import paid_for, paid_tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.effects.replay import RecordedEffect
     from holdfast.runtime.model_call import ModelHooks
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.turns.conversation import OpenTurn
+    from holdfast.turns import conversation
     from holdfast.turns.state import Thread
 
 
@@ -57,7 +55,7 @@ _log: Final = logging.getLogger("holdfast.compaction")
 class Compactor:
     """Compacts the context of one turn."""
 
-    def __init__(self, host: SessionDrive, agent: Agent, turn: OpenTurn, model_hooks: ModelHooks) -> None:
+    def __init__(self, host: SessionDrive, agent: Agent, turn: conversation.OpenTurn, model_hooks: ModelHooks) -> None:
         self._host = host
         self._agent = agent
         self._turn = turn
@@ -107,7 +105,7 @@ class Compactor:
 
     def _count(self, made: plan.RecordedCompaction) -> None:
         self.usage += made.usage
-        self.cost = added(self.cost, made.cost)
+        self.cost = machine.added(self.cost, made.cost)
 
     def note_reported_tokens(self, thread: Thread, reply: messages.ModelReply) -> None:
         """Learn from the token count of the provider."""
@@ -176,7 +174,7 @@ class Compactor:
         outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
         if not isinstance(outcome, Done):
             return None
-        self._performer.submit([outcome], patient=True, spend=compaction_spend(kept))
+        self._performer.submit([outcome], patient=True, spend=budgets.compaction_spend(kept))
         return kept
 
     def _ask(self, key: str, target: str, content: bytes) -> EffectRequest:
@@ -197,12 +195,12 @@ class Compactor:
             ask = self._ask(key, "summary", key.encode())
             detail = msgspec.Raw(self._performer.redactor.bytes(messages.encode(summary.tries), numbers=False))
             cancelled = Cancelled(at=now, key=self._next_key(key), ask=ask, detail=detail)
-            wasted = paid_tries(summary.tries)
+            wasted = results.paid_tries(summary.tries)
             if wasted is not None:
                 cost = self._host.price(wasted, wasted.model)
-                self.usage, self.cost = self.usage + wasted.usage, added(self.cost, cost)
+                self.usage, self.cost = self.usage + wasted.usage, machine.added(self.cost, cost)
                 # Recorded below the model call: records below a compaction are read as compactions.
-                yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
+                yield results.paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
             yield cancelled
 
     async def _carry_out(self, key: str, thread: Thread, made: plan.Plan) -> plan.RecordedCompaction:
@@ -216,7 +214,7 @@ class Compactor:
         try:
             await self._summarise(key, thread, made, summary)
         except BaseException as error:
-            if is_control_flow(error):
+            if context.is_control_flow(error):
                 raise
             summary.failure = describe_error(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
@@ -309,7 +307,7 @@ class Compactor:
             said = messages.encode(await respond(model, request))
         except ModelError as error:
             summary.tries[begun:] = error.attempts or summary.tries[begun:]
-            wasted = paid_tries(summary.tries[begun:])
+            wasted = results.paid_tries(summary.tries[begun:])
             if wasted is not None:
                 summary.count(wasted, self._host.price(wasted, model.name), model.name)
             raise
@@ -337,7 +335,7 @@ class _SummaryDraft:
         self.model = printable((reply.model or model)[:_MAX_MODEL_NAME])
         self.calls += 1
         self.usage += reply.usage
-        self.cost = added(self.cost, reply.cost if reply.cost is not None else price)
+        self.cost = machine.added(self.cost, reply.cost if reply.cost is not None else price)
 
     def paid(self) -> messages.ModelReply | None:
         """Its usage, as a reply without text; None if it used nothing."""

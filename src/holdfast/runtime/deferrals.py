@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.tool_call import RunningCall
-    from holdfast.store import Store
-    from holdfast.store.contract import Wait
+    from holdfast.store import Store, contract
 
 
 DEFERRAL_KIND: Final = "deferral"
@@ -164,7 +163,7 @@ class Deferrals:
             self.open.discard(key)
             await self._waits.close(_wait_of(key))
 
-    async def _current(self, key: str) -> Wait:
+    async def _current(self, key: str) -> contract.Wait:
         # The wait exists and keeps its deadline; this ends one that is overdue.
         return await self._waits.open(_wait_of(key), self._performer.now(), kind=DEFERRAL_KIND)
 

@@ -9,8 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.effects.performer import LeasedJournal
-from holdfast.effects.scopes import install_task_factory
+from holdfast.effects import performer, scopes
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, RuntimeStopped, StoreError
 from holdfast.eventloop import spawn
 from holdfast.runtime.context import RuntimeClosing
@@ -18,8 +17,7 @@ from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
     from holdfast.runtime.changes import ChangeFeed
-    from holdfast.store import Store
-    from holdfast.store.contract import Input, Lease
+    from holdfast.store import Store, contract
 
 
 _log: Final = logging.getLogger("holdfast.driver")
@@ -31,14 +29,14 @@ class JournalDrive:
     """One drive of one journal, by this process, while it holds the lease."""
 
     def __init__(
-        self, store: Store, changes: ChangeFeed, journal: str, lease_ms: int, lease: Lease | None = None
+        self, store: Store, changes: ChangeFeed, journal: str, lease_ms: int, lease: contract.Lease | None = None
     ) -> None:
         self.session = journal
         self._store = store
         self._changes = changes
         self._lease_ms = lease_ms
         self._claimed: LeaseHolder | None = None if lease is None else self._claim(lease)
-        self._ledger: LeasedJournal
+        self._ledger: performer.LeasedJournal
         self._stopping = False
         self._interruption: Any = None
         """The request that stops the work under way."""
@@ -67,7 +65,7 @@ class JournalDrive:
 
     async def run(self) -> None:
         """Claim the lease and work until nothing is left. Does nothing while another process drives the journal."""
-        install_task_factory(asyncio.get_running_loop())
+        scopes.install_task_factory(asyncio.get_running_loop())
         # The lease holder references its drive. The drive does not keep the holder, so that a finished drive is freed
         # without the garbage collector.
         holder, self._claimed = self._claimed or self._claim(), None
@@ -90,11 +88,11 @@ class JournalDrive:
 
     # ---- for each kind ----
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: contract.Lease, lost: asyncio.Future[HoldfastError]) -> None:
         """Read the journal and do its work. `lost` is done when another process has taken the lease."""
         raise NotImplementedError
 
-    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
+    async def _take_inbox(self, pending: list[contract.Input], seen: int) -> None:
         """Act on the inputs that wait in the inbox; `seen` is the number of wakes they cover."""
 
     def _on_news(self) -> None:
@@ -109,12 +107,12 @@ class JournalDrive:
 
     # ---- the bones ----
 
-    def _claim(self, lease: Lease | None = None) -> LeaseHolder:
+    def _claim(self, lease: contract.Lease | None = None) -> LeaseHolder:
         return LeaseHolder(self._store, self.session, self._lease_ms, self._last_seen, lease)
 
-    async def _hold(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _hold(self, lease: contract.Lease, lost: asyncio.Future[HoldfastError]) -> None:
         self._heard = max(self._heard, lease.wakes)
-        ledger = self._ledger = LeasedJournal(self._store, lease, self._changes.touch)
+        ledger = self._ledger = performer.LeasedJournal(self._store, lease, self._changes.touch)
         ledger.on_wake, ledger.attend = self.notify, self.attend
         lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
         try:
@@ -162,9 +160,9 @@ class JournalDrive:
                 _log.warning("the inbox of %r can't be read: %s", self.session, error)
                 await asyncio.sleep(LOOK_AGAIN)
 
-    async def _pending(self) -> list[Input]:
+    async def _pending(self) -> list[contract.Input]:
         """All inputs that wait: a request to stop may be behind a thousand others."""
-        found: list[Input] = []
+        found: list[contract.Input] = []
         while page := await self._store.pending(self.session, after=found[-1].input if found else 0):
             found += page
             if len(page) < self._store.limits.page:

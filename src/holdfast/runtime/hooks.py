@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from holdfast import events
-from holdfast.effects.canonical import check as check_json
-from holdfast.effects.scopes import current_scope
+from holdfast.effects import canonical, scopes
 from holdfast.errors import HoldfastError, HookTimeout
 from holdfast.eventloop import cancel_and_wait, spawn
 from holdfast.messages import ModelReply, Text, ToolResult
@@ -144,7 +143,7 @@ class HookRunner:
         decision = await self._decide(hooks, "before_tool", (Deny, Ask, Replace, Answer), call)
         if isinstance(decision, Replace):
             try:
-                check_json(decision.arguments)
+                canonical.check(decision.arguments)
                 return Replace(_copied(decision.arguments))
             except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
                 self._report_failure(hooks, "before_tool", error)
@@ -217,7 +216,7 @@ class HookRunner:
         that it sets are kept, as if it had been awaited.
         """
         context = copy_context()
-        context.run(current_scope.set, None)  # a hook is no branch of the code that is driven
+        context.run(scopes.current_scope.set, None)  # a hook is no branch of the code that is driven
         task = context.run(asyncio.get_running_loop().create_task, _caught(hooks, where, given), context=context)
         try:
             await asyncio.wait({task}, timeout=hooks.seconds)
@@ -229,7 +228,7 @@ class HookRunner:
                 _log.warning("the hook %s.%s does not end although its time is up; it is left alone", hooks.name, where)
             raise HookTimeout(hooks.name, where, hooks.seconds)
         for variable, value in context.items():
-            if variable is not current_scope and variable.get(_MISSING) is not value:
+            if variable is not scopes.current_scope and variable.get(_MISSING) is not value:
                 variable.set(value)
         returned, error = task.result()
         if error is not None:

@@ -31,14 +31,11 @@ from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
 from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
-from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record
-from holdfast.runtime.compaction import Compactor
+from holdfast.runtime import authorization, compaction, hooks
 from holdfast.runtime.context import RuntimeContext, is_control_flow
-from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.store.spending import Spend, model_spend
+from holdfast.turns import environment
 from holdfast.turns.compaction.plan import MARK as COMPACTED
-from holdfast.turns.environment import INLINE
-from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
 from holdfast.turns.results import MARK as PAID
 from holdfast.turns.results import paid_for, paid_tries
@@ -128,7 +125,7 @@ class ModelCaller:
     """Calls the model of one turn."""
 
     def __init__(
-        self, host: SessionDrive, agent: Agent, turn: OpenTurn, performer: Performer, hook_runner: HookRunner
+        self, host: SessionDrive, agent: Agent, turn: OpenTurn, performer: Performer, hook_runner: hooks.HookRunner
     ) -> None:
         self._host = host
         self._agent = agent
@@ -137,7 +134,7 @@ class ModelCaller:
         self._performer = performer
         self._hook_runner = hook_runner
         self._model_hooks = ModelHooks(performer, hook_runner)
-        self.compactor: Compactor | None = None
+        self.compactor: compaction.Compactor | None = None
         """Made when it is needed: most conversations fit."""
         self._turn = turn
         self._redactor = performer.redactor
@@ -188,7 +185,7 @@ class ModelCaller:
         """Get the next reply of the model. `check_budget` finds a budget that compaction has used up."""
         performer, thread = self._performer, effect.thread
         self._earlier = self._unpaid = ()
-        performer.below(key, ENVIRONMENT)  # recorded by an interrupted call
+        performer.below(key, environment.MARK)  # recorded by an interrupted call
         if compacted := performer.below(key, COMPACTED):
             thread = self._get_compactor().apply_recorded(compacted, thread)
         known = performer.recorded(key)
@@ -255,9 +252,9 @@ class ModelCaller:
             case _:
                 return ModelCallFailed("interrupted", "the model call was interrupted")
 
-    def _get_compactor(self) -> Compactor:
+    def _get_compactor(self) -> compaction.Compactor:
         if self.compactor is None:
-            self.compactor = Compactor(self._host, self._agent, self._turn, self._model_hooks)
+            self.compactor = compaction.Compactor(self._host, self._agent, self._turn, self._model_hooks)
         return self.compactor
 
     async def _find_exhausted_budget(self, check_budget: BudgetCheck) -> UsedUp | None:
@@ -362,11 +359,11 @@ class ModelCaller:
         body = prepared.environment_body
         if self._redactor.active:
             body = self._redactor.bytes(body, numbers=False)
-        place = f"{key}{ENVIRONMENT}{1 + len(performer.below(key, ENVIRONMENT))}"
+        place = f"{key}{environment.MARK}{1 + len(performer.below(key, environment.MARK))}"
         self._environment_id = id = prepared.environment_id
         prefix, step = msgspec.Raw(msgspec.json.encode({"prefix": prepared.prefix})), performer.iteration or 0
         ask = EffectRequest("sync_environment", self._agent.name, id, prefix, cause=Cause("model", key), iteration=step)
-        small = len(body) <= INLINE
+        small = len(body) <= environment.INLINE
         value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))
         performer.submit([Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)], patient=True)
 
@@ -541,7 +538,7 @@ class _HookDecision:
 class ModelHooks:
     """Asks the hooks of one run about model requests, replies and compactions, and records their decisions."""
 
-    def __init__(self, performer: Performer, hook_runner: HookRunner) -> None:
+    def __init__(self, performer: Performer, hook_runner: hooks.HookRunner) -> None:
         self.performer = performer
         self.hook_runner = hook_runner
         self._judges_requests = hook_runner.has("before_model")
@@ -606,7 +603,7 @@ class ModelHooks:
     async def _read_decisions(self, key: str) -> list[_HookDecision]:
         if key not in self._known:
             known = list[_HookDecision]()
-            for found in self.performer.below(key, HOOK_SUFFIX):
+            for found in self.performer.below(key, authorization.HOOK_SUFFIX):
                 if isinstance(found.outcome, Done):
                     decided = _decision_decoder.decode(await self.performer.read_value(found.outcome))
                     ask = found.ask()
@@ -617,9 +614,9 @@ class ModelHooks:
     async def _record_decision(
         self, key: str, known: list[_HookDecision], kind: _HookKind, content: str, said: ModelDecision | None
     ) -> _HookDecision:
-        place = f"{key}{HOOK_SUFFIX}-{len(known) + 1}"
+        place = f"{key}{authorization.HOOK_SUFFIX}-{len(known) + 1}"
         ask = EffectRequest("sample", f"hook.{kind}", content)
-        decided, record = await hook_record(self.performer, place, ask, [] if said is None else [said])
+        decided, record = await authorization.hook_record(self.performer, place, ask, [] if said is None else [said])
         crash_point("hook.before_decision")
         await self.performer.record([record])
         crash_point("hook.after_decision")
@@ -670,7 +667,7 @@ class DirectCaller:
     """Makes one direct completion of a run."""
 
     def __init__(
-        self, performer: Performer, prices: Mapping[str, Price], hooked: HookRunner, question: CompletionRequest
+        self, performer: Performer, prices: Mapping[str, Price], hooked: hooks.HookRunner, question: CompletionRequest
     ) -> None:
         self._performer = performer
         self._prices = prices
@@ -798,7 +795,7 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     """Differences to the request that is recorded under this key."""
     # Inside a tool, the hooks of the turn apply and its agent is charged.
     clean = context.store.redactor.text
-    hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
+    hooked = hooks.current_hooks.get() or hooks.HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
     agent = hooked.turn.agent or question.model.name
     with suppress(errors.JournalMissing):
         agent = (await context.store.journal(journal)).agent or agent

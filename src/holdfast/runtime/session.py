@@ -24,15 +24,13 @@ from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import StuckProcess
 from holdfast.records import InputTaint, Opened, Status, metadata_of
+from holdfast.runtime import session_driver, session_records
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.changes import Expectation, follow_session, session_cursor
-from holdfast.runtime.session_driver import SessionDrive
-from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests
 from holdfast.runtime.turn import CancelStatus, Turn
 from holdfast.store.inbox import AdmissionWindow, stop_key
-from holdfast.turns import keys
+from holdfast.turns import keys, results
 from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
-from holdfast.turns.results import mentions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -198,7 +196,7 @@ class Session:
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
         reason = check_text("reason", reason)
-        conversation = await read_conversation(self._context.store, self.id)
+        conversation = await session_records.read_conversation(self._context.store, self.id)
         if conversation.turn is not None:
             return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
         for found in await self._context.store.pending(self.id):
@@ -210,27 +208,27 @@ class Session:
         """All messages, oldest first, including those of the running turn; `at` shows them as of a record."""
         if at is not None:
             check_int("record", at, least=1)
-        return (await read_conversation(self._context.store, self.id, upto=at)).history
+        return (await session_records.read_conversation(self._context.store, self.id, upto=at)).history
 
     async def context(self) -> list[Message]:
         """The messages that the model sees: after compaction fewer than `history`."""
-        return list((await read_conversation(self._context.store, self.id)).context.messages)
+        return list((await session_records.read_conversation(self._context.store, self.id)).context.messages)
 
-    async def requests(self) -> list[RecordedRequest]:
+    async def requests(self) -> list[session_records.RecordedRequest]:
         """The model requests of this session, rebuilt from its journal without its agents' code."""
-        return await read_requests(self._context.store, self.id)
+        return await session_records.read_requests(self._context.store, self.id)
 
     async def search(self, words: str) -> list[Message]:
         """The messages of `history` that contain these words, oldest first, with compacted ones."""
         wanted = check_text("words", words)
-        return [message for message in await self.history() if mentions(message, wanted)]
+        return [message for message in await self.history() if results.mentions(message, wanted)]
 
     async def usage(self) -> list[UsageLine]:
         """Usage by model and source; the source "child" is the usage of all sub-agents.
 
         A line without a model is the usage of sub-agents with damaged journals.
         """
-        found = await read_conversation(self._context.store, self.id)
+        found = await session_records.read_conversation(self._context.store, self.id)
         below = await self._context.children.below(self.id)
         totals: dict[tuple[str, Source], UsageTotal] = {**found.usage}
         totals |= {(model, "child"): total for model, total in below.models.items()}
@@ -514,7 +512,7 @@ class Sessions:
 
     async def settle(self, session: str) -> None:
         """Carry out the stop requests of a session that no runtime drives."""
-        await SessionDrive(self._context, session).run()
+        await session_driver.SessionDrive(self._context, session).run()
 
     def hold_back(self, session: str, key: str) -> Callable[[], None]:
         """Begin no turn with this input until the returned function is called. Other processes may begin it."""

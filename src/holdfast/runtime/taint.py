@@ -11,11 +11,9 @@ import msgspec
 from holdfast.agent import Agent, prepare
 from holdfast.errors import HoldfastError, MemoryFull
 from holdfast.names import is_process_journal, is_task_id
-from holdfast.policy.limits import taint_under
-from holdfast.policy.paths import paths_in, real_path
+from holdfast.policy import limits, paths
 from holdfast.policy.rules import CLEAN, Subject, Taint
-from holdfast.processes.keys import process_journal
-from holdfast.processes.lists import read_process
+from holdfast.processes import keys, lists
 from holdfast.records import Done, Failed, InputTaint, Record
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store.memories import TAINTED_FILES
@@ -38,7 +36,7 @@ _DEFERRAL: Final = f"/{DEFERRAL}"
 
 def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
     """The taint of a conversation."""
-    taint = taint_under(conversation.mandate).joined(conversation.taint)
+    taint = limits.taint_under(conversation.mandate).joined(conversation.taint)
     taint = taint.joined(prepare(agent).taint_of_tools(conversation.heard, session))
     return taint.joined(_full_taint("an earlier notification")) if conversation.noticed else taint
 
@@ -70,7 +68,7 @@ async def _taint_of_work(store: Store, agents: Mapping[str, Agent], source: str)
             return await _taint_of_process(store, agents, source)
         if not is_task_id(source):
             return CLEAN
-        state = await read_process(store, source)
+        state = await lists.read_process(store, source)
     except HoldfastError:  # its journal is gone or can't be read
         return _full_taint(source)
     agent, call = agents.get(state.name or ""), state.call
@@ -89,14 +87,14 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
     sessions: dict[str, None] = {}
     journals = [journal]
     for each in journals:  # it grows
-        state = await read_process(store, each)
+        state = await lists.read_process(store, each)
         if state.registration is not None and state.registration.taint is not None:
             taint = taint.joined(Taint.of(state.registration.taint))
         taint = _with_deferral_answers(taint, state.records, each)
         sessions |= dict.fromkeys(
             msgspec.json.decode(bytes(record.value))["session"] for record in _process_effects(state.records, "agent")
         )
-        journals += [found for found in map(process_journal, _awaited_processes(state)) if found not in journals]
+        journals += [found for found in map(keys.process_journal, _awaited_processes(state)) if found not in journals]
         if len(sessions) > MAX_SESSIONS or len(journals) > MAX_PROCESSES:
             return _full_taint(journal)
     for session in sessions:
@@ -183,9 +181,9 @@ async def _mark_below(store: Store, scope: str, folder: str) -> str | None:
 
 def _paths(subject: Subject) -> Iterator[str]:
     for name in subject.paths:
-        for path in paths_in(subject.args.get(name)):
+        for path in paths.paths_in(subject.args.get(name)):
             try:
-                yield real_path(path, subject.base)
+                yield paths.real_path(path, subject.base)
             except (OSError, ValueError):  # the tool refuses it
                 continue
 

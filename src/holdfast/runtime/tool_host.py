@@ -12,8 +12,7 @@ from holdfast.errors import StoreError, TaskUnknown
 from holdfast.messages import Attachment
 from holdfast.processes.lists import glance_process
 from holdfast.records import Done
-from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.session_records import read_records
+from holdfast.runtime import attachments, session_records
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import Place, place_of
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory
     from holdfast.processes.state import ProcessState
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store import Notification
-    from holdfast.store.contract import Journal
+    from holdfast.store import Notification, contract
 
 
 class ToolHost:
@@ -40,7 +38,7 @@ class ToolHost:
         """Sub-agents."""
         self.secrets = context.secrets
         self._memories = context.memories
-        self._attachments = Attachments(context.store)
+        self._attachments = attachments.Attachments(context.store)
 
     def memory(self, scope: str) -> Memory:
         return self._memories.memory(scope)
@@ -52,7 +50,7 @@ class ToolHost:
 
     # ---- tasks ----
 
-    async def tasks(self, limit: int = 20) -> Sequence[Journal]:
+    async def tasks(self, limit: int = 20) -> Sequence[contract.Journal]:
         """The tasks of the session, the last changed first."""
         return await self._tasks.list(session=self.session, limit=limit)
 
@@ -131,7 +129,7 @@ class ToolHost:
         seen: set[str] = set()
         while journal is not None and journal not in seen:
             seen.add(journal)
-            async for _, record in read_records(self.store, journal):
+            async for _, record in session_records.read_records(self.store, journal):
                 key = keys.parse_key(record.key) if isinstance(record, Done) else None
                 if key is not None and not (key.inner or key.nested) and (key.run, key.number, key.call) == place:
                     value = decode_value(bytes(record.value)) if isinstance(record, Done) else None

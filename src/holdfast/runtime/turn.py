@@ -19,9 +19,8 @@ from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_page
 from holdfast.tools.functions import release_call_slot
-from holdfast.turns import keys
+from holdfast.turns import keys, machine
 from holdfast.turns.conversation import CancelRequest, Conversation, decode_input
-from holdfast.turns.machine import Blame, Ending, added, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -43,7 +42,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Code of the reason why the turn did not complete."""
     message: str = ""
     """The reason why the turn did not complete, as a sentence."""
-    blame: Blame | None = None
+    blame: machine.Blame | None = None
     """The party that can act: caller, model, tool, code, or the owner of the limit."""
     steps: int = 0
     usage: Usage = Usage()
@@ -75,10 +74,10 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total_cost(self) -> float | None:
         """In US dollars, with sub-agents; None where a price is not known."""
-        return added(self.cost, self.children_cost)
+        return machine.added(self.cost, self.children_cost)
 
 
-_SHARED_FIELDS: Final = frozenset(TurnOutcome.__struct_fields__).intersection(Ending.__struct_fields__)
+_SHARED_FIELDS: Final = frozenset(TurnOutcome.__struct_fields__).intersection(machine.Ending.__struct_fields__)
 
 
 class TurnReader:
@@ -102,7 +101,7 @@ class TurnReader:
         conversation.seq = self._after
         return conversation
 
-    async def read(self) -> Ending | None:
+    async def read(self) -> machine.Ending | None:
         """Read all records so far; returns the ending, or None if the turn has not ended."""
         if not self._known:
             await self._check()
@@ -132,7 +131,7 @@ class TurnReader:
 
     async def wait(
         self, context: RuntimeContext, expected: Expectation | None = None, *, needs_agent: bool = False
-    ) -> Ending:
+    ) -> machine.Ending:
         """Wait for the end of the turn. With `expected`, from before the input was accepted, nothing is read first.
 
         Raises the error of a session that is not driven, or with `needs_agent` has no agent here, instead of waiting.
@@ -160,11 +159,11 @@ class TurnReader:
         self.run, self._text = ended.run, ended.text
         return True
 
-    def outcome(self, ending: Ending, agent: Agent | None) -> TurnOutcome:
+    def outcome(self, ending: machine.Ending, agent: Agent | None) -> TurnOutcome:
         """The outcome: the ending with the text and the typed value of the answer."""
         text = self._text
         if text is None:
-            text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
+            text = "" if ending.answer is None else machine.answer_of(self._conversation.thread, ending.answer)
         value = None
         if ending.typed:  # plain JSON if the agent is unknown here, or has another output type by now
             output = None if agent is None else agent.output

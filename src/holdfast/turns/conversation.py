@@ -16,13 +16,9 @@ from holdfast.errors import InvariantBroken, RecordUnreadable
 from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import Cause, InputTaint, Parked, Record, Started
-from holdfast.turns import keys
+from holdfast.turns import environment, keys, machine, programs, state
 from holdfast.turns.compaction.plan import Breaker, View, decode_compaction, is_compaction, without_files, without_words
-from holdfast.turns.environment import is_environment
-from holdfast.turns.machine import Ending, added, decode_ending
-from holdfast.turns.programs import answer_message, decode_changed_variables, finish_of, is_finish, is_kept
 from holdfast.turns.results import forked_result, is_background, is_paid, result_of, skipped_result, unknown_result
-from holdfast.turns.state import Stopwatch, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,7 +98,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
     """In US dollars; None where a price is not known."""
 
     def __add__(self, other: UsageTotal) -> UsageTotal:
-        return UsageTotal(self.calls + other.calls, self.usage + other.usage, added(self.cost, other.cost))
+        return UsageTotal(self.calls + other.calls, self.usage + other.usage, machine.added(self.cost, other.cost))
 
 
 @dataclass(slots=True)
@@ -111,7 +107,7 @@ class OpenTurn:
 
     run: str
     started: Started
-    before: Thread
+    before: state.Thread
     """The conversation before this turn as the model sees it, compacted."""
     position: int
     """Number of model calls in the session before this turn."""
@@ -206,7 +202,7 @@ class Conversation:
     def __init__(self, *, whole: bool = True) -> None:
         self._whole = whole
         """The fold begins at the first record; otherwise the context of the model is unknown."""
-        self.thread = Thread()
+        self.thread = state.Thread()
         self.seq = 0
         """Sequence of the last record."""
         self.position = 0
@@ -221,13 +217,13 @@ class Conversation:
         """Taint of inputs, outside answers and agents that handed the session over."""
         self.mandate: Mandate | None = None
         """The mandate of a sub-agent; the first one holds for the whole session."""
-        self.endings: dict[str, Ending] = {}
+        self.endings: dict[str, machine.Ending] = {}
         self.usage: dict[tuple[str, Source], UsageTotal] = {}
         """Usage of each model, by the kind of request."""
         self.tool_calls = 0
         self.background = 0
         self.unpriced = 0
-        self.watch = Stopwatch()
+        self.watch = state.Stopwatch()
         """Measures the working time of its turns."""
         self._seen: View | None = None
         """The compacted context; None while the model sees the whole conversation."""
@@ -305,7 +301,7 @@ class Conversation:
         return Consumption(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
-    def context(self) -> Thread:
+    def context(self) -> state.Thread:
         """The conversation as the model sees it, compacted."""
         if self._seen is None:
             return self.thread
@@ -439,11 +435,11 @@ class Conversation:
         elif is_paid(record.key):  # a reply that was paid for and not used
             reply = messages.decode_reply(bytes(record.value))
             self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost))
-        elif is_kept(record.key):
-            self.variables = decode_changed_variables(bytes(record.value)).after(self.variables)
-        elif is_finish(record.key):
-            turn.finished = finish_of(record)
-        elif record.ask is not None and is_environment(record):
+        elif programs.is_kept(record.key):
+            self.variables = programs.decode_changed_variables(bytes(record.value)).after(self.variables)
+        elif programs.is_finish(record.key):
+            turn.finished = programs.finish_of(record)
+        elif record.ask is not None and environment.is_environment(record):
             self.environments = {**self.environments, record.ask.target: record.ask.content}
             turn.environments = self.environments
 
@@ -474,7 +470,7 @@ class Conversation:
         self.usage[name] = self.usage.get(name, UsageTotal()) + total
         self.unpriced += total.cost is None
         turn.usage += total.usage
-        turn.cost = added(turn.cost, total.cost)
+        turn.cost = machine.added(turn.cost, total.cost)
         turn.spent += Consumption(steps, total.usage.total, total.cost or 0.0, unpriced=total.cost is None)
 
     def _take_in(self, turn: OpenTurn, taint: Taint) -> None:
@@ -512,7 +508,7 @@ class Conversation:
         turn.spent += Consumption(tool_calls=len(results), background=sum(map(is_background, results)))
         self.thread = self.thread.add(messages.ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
-            self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))
+            self.thread = self.thread.add(programs.answer_message(turn.run, turn.batch_id, turn.finished))
         turn.batch, turn.results, turn.told, turn.finished = (), {}, set(), None
 
     # ---- how it ended ----
@@ -527,7 +523,7 @@ class Conversation:
                 seen = self.context.messages
                 less = [left_out(each) if each.id.partition(".")[0] == record.run else each for each in seen]
                 if any(new is not old for new, old in zip(less, seen, strict=True)):
-                    self._seen = View(Thread().add(*less), len(self.thread))
+                    self._seen = View(state.Thread().add(*less), len(self.thread))
             self.turn = None
 
     def _close(self, turn: OpenTurn, status: records.EndStatus | None, message: str = "") -> None:
@@ -566,10 +562,10 @@ def decode_checkpoint(record: records.Done) -> CheckpointOutcome:
     return _decode_checkpoint(bytes(record.value))
 
 
-def ending_of_record(record: records.Ended) -> Ending:
+def ending_of_record(record: records.Ended) -> machine.Ending:
     """Decode the ending of a turn from its terminal record."""
     if record.value:
-        return decode_ending(bytes(record.value))
+        return machine.decode_ending(bytes(record.value))
     if record.error is None:
         raise InvariantBroken(f"the end of {record.run!r} says nothing")
-    return Ending(record.status, record.error.kind, record.error.message, "code")
+    return machine.Ending(record.status, record.error.kind, record.error.message, "code")

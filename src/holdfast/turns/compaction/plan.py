@@ -32,10 +32,9 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.records import Blob  # noqa: TC001  msgspec reads the annotations
+from holdfast.turns import keys, state
 from holdfast.turns.compaction.budget import LEAST_SUMMARY, ContextBudget, Measure, Why, files_in, measured
 from holdfast.turns.environment import Environment
-from holdfast.turns.keys import input_number
-from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -211,7 +210,7 @@ def place_of(id: str) -> Place | None:
     """Parse the id of a clipped result; None for any other id."""
     message, _, call = id.partition("/")
     run, _, number = message.partition(".")
-    if input_number(run) is None or not _is_number(number) or not _is_number(call):
+    if keys.input_number(run) is None or not _is_number(number) or not _is_number(call):
         return None
     return Place(run, int(number), int(call))
 
@@ -256,7 +255,7 @@ _LEAST_NAME: Final = 4
 
 
 def plan(
-    thread: Thread,
+    thread: state.Thread,
     budget: ContextBudget,
     counter: Counter,
     known: Reported | None,
@@ -556,7 +555,7 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 # ---- applying a plan ----
 
 
-def apply(thread: Thread, plan: Plan, summary: str | None = None) -> Thread:
+def apply(thread: state.Thread, plan: Plan, summary: str | None = None) -> state.Thread:
     """The thread after `plan`; `summary` replaces its span, if the plan has one to summarise."""
     if plan.format != FORMAT:
         raise RecordUnreadable(f"a compaction of format {plan.format}")
@@ -573,7 +572,7 @@ def apply(thread: Thread, plan: Plan, summary: str | None = None) -> Thread:
             messages[at] = clipped(message, keep, plan.reader)
         elif message.id in bare:
             messages[at] = bared(message)
-    return Thread().add(*messages)
+    return state.Thread().add(*messages)
 
 
 def _without_span(messages: list[Message], plan: Plan, span: Span, summary: str | None) -> list[Message]:
@@ -592,7 +591,7 @@ def _without_span(messages: list[Message], plan: Plan, span: Span, summary: str 
     return [*left[:at], mark, *left[at:]]
 
 
-def fallback(thread: Thread, plan: Plan) -> Plan:
+def fallback(thread: state.Thread, plan: Plan) -> Plan:
     """The plan that drops its span for lack of a summary. An earlier summary stays."""
     span = plan.span
     if span is None or plan.way != "summary":
@@ -607,7 +606,7 @@ def fallback(thread: Thread, plan: Plan) -> Plan:
     return replace(plan, way="drop", span=replace(span, first=first, count=going), gone=gone)
 
 
-def spanned(thread: Thread, plan: Plan) -> list[Message]:
+def spanned(thread: state.Thread, plan: Plan) -> list[Message]:
     """The messages from the first to the last of a plan's span, with the kept ones between them."""
     return [] if plan.span is None else _inside(thread.messages, plan.span)
 
@@ -624,10 +623,10 @@ def _inside(messages: Sequence[Message], span: Span) -> list[Message]:
 class View:
     """The thread for the model, and the number of conversation messages that it covers."""
 
-    thread: Thread = field(default_factory=Thread)
+    thread: state.Thread = field(default_factory=state.Thread)
     told: int = 0
 
-    def follow(self, whole: Thread) -> View:
+    def follow(self, whole: state.Thread) -> View:
         """The view after the conversation has grown; new messages are shown whole."""
         if len(whole) < self.told:
             raise InvariantBroken(f"a conversation of {self.told:,} messages has {len(whole):,} now")
@@ -676,7 +675,7 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
     asked: tuple[Blob, ...] = ()
     """The requests for the summary, each kept whole."""
 
-    def applied(self, thread: Thread) -> Thread:
+    def applied(self, thread: state.Thread) -> state.Thread:
         return apply(thread, self.plan, self.summary)
 
     def paying(self, refused: ModelReply) -> RecordedCompaction:

@@ -51,6 +51,10 @@ class Approval:
     """The rule that would allow calls like this one from now on; None if rules can't express it."""
 
 
+_SHARED_FIELDS: Final = frozenset(Approval.__match_args__).difference(("expires", "always"))
+"""Those that the question has, too."""
+
+
 class Approvals:
     """The approvals of one store."""
 
@@ -64,13 +68,7 @@ class Approvals:
         return [each for each in reversed(found) if session is None or each.session == session]
 
     async def approve(
-        self,
-        id: str,
-        *,
-        by: str | None = None,
-        arguments: dict[str, Any] | None = None,
-        always: str | None = None,
-        digest: str | None = None,
+        self, id: str, by: str | None, arguments: dict[str, Any] | None, always: str | None, digest: str | None
     ) -> Approval:
         """Approve a call, and return it; see `Runtime.approve`."""
         wait, question = await self._find(id)
@@ -104,7 +102,7 @@ class Approvals:
         await self._answer(id, wait, approved, rule)
         return self._approval(wait, question)
 
-    async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
+    async def deny(self, id: str, reason: str, by: str | None) -> Approval:
         """Deny a call; the model reads the reason."""
         if type(reason) is not str or len(reason) > MAX_REASON:
             raise InvalidArgument("reason", reason, f"text of at most {MAX_REASON:,} characters")
@@ -133,23 +131,11 @@ class Approvals:
 
     def _approval(self, wait: contract.Wait, question: approvals.Question) -> Approval:
         agent = self._agents.get(question.agent)
-        known = agent is not None and question.tool in agent.tools
-        return Approval(
-            question.id,
-            question.session,
-            question.agent,
-            question.tool,
-            question.arguments,
-            question.digest,
-            question.why,
-            question.rule,
-            question.asked,
-            wait.deadline,
-            question.sandbox,
-            None
-            if agent is None or not known or question.each
-            else approvals.narrowest_rule(prepare(agent).subject(question.tool, question.arguments)),
-        )
+        always = None
+        if agent is not None and question.tool in agent.tools and not question.each:
+            always = approvals.narrowest_rule(prepare(agent).subject(question.tool, question.arguments))
+        shown: dict[str, Any] = {name: getattr(question, name) for name in _SHARED_FIELDS}
+        return Approval(**shown, expires=wait.deadline, always=always)
 
     # ---- answering ----
 

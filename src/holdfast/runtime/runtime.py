@@ -440,13 +440,13 @@ class Runtime:
         any more. `digest` makes sure that the question is unchanged. The first answer counts; a late one raises
         `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
-        approved = await self._approvals.approve(id, by=by, arguments=arguments, always=always, digest=digest)
+        approved = await self._approvals.approve(id, by, arguments, always, digest)
         self._context.poke(approved.session)
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
         """Refuse a call; the model gets the reason as its result, and the turn continues."""
-        denied = await self._approvals.deny(id, reason, by=by)
+        denied = await self._approvals.deny(id, reason, by)
         self._context.poke(denied.session)
         return denied
 

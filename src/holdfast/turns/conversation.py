@@ -277,21 +277,20 @@ class Conversation:
         return OpenTurn(
             record.run,
             record,
-            self.context,
-            self.position,
             deadline=record.deadline,
             pinned=frozenset(self._pinned),
-            breaker=self._breaker,
             used=self.used,
             mandate=self.mandate,
-            heard=dict(self.heard),
-            noticed=self.noticed,
-            variables=self.variables,
-            taint=self.taint,
             mode=record.mode,
             environments=self.environments,
             metadata=self.metadata,
+            **self._inherited(),
         )
+
+    def _inherited(self) -> dict[str, Any]:
+        """The fields with which a turn begins, or goes on after a handoff."""
+        read = {"heard": dict(self.heard), "noticed": self.noticed, "taint": self.taint, "variables": self.variables}
+        return {"before": self.context, "position": self.position, "breaker": self._breaker, **read}
 
     @property
     def used(self) -> Consumption:
@@ -365,18 +364,12 @@ class Conversation:
             raise RecordUnreadable(f"{record.run!r} is handed over, but not after a step")
         self.turn = replace(
             turn,
-            before=self.context,
-            position=self.position,
             records=[],
-            breaker=self._breaker,
-            heard=dict(self.heard),
-            noticed=self.noticed,
             goes_on=key.number + 1,
             carried=HandoffUsage(turn.steps, turn.usage, turn.cost, turn.spent),
             handoffs=turn.handoffs + 1,
-            taint=self.taint,
-            variables=self.variables,
             mode=record.mode,
+            **self._inherited(),
         )
 
     # ---- outcomes ----

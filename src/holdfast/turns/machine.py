@@ -153,11 +153,6 @@ def start(
     return TurnState(run, rules, thread, CallModel(1, thread, position, compacts), position, recorded=recorded)
 
 
-def go_on(state: TurnState, effect: int) -> TurnState:
-    """The state of a turn that another agent takes over: it continues with `effect`, and limits keep counting."""
-    return _next_step(state, effect)
-
-
 def poll(state: TurnState) -> Effect:
     """The effect to perform next; the same one until `respond` gets its outcome."""
     return state.awaited
@@ -235,14 +230,14 @@ def _answered(state: TurnState, id: int, message: messages.AssistantMessage, *, 
     if not message.text.strip() and not _after_tools(state, message):
         if state.empties >= MAX_EMPTY:
             return _finish(state, "failed", "empty_response", "the model gave no answer", "model")
-        return _go_on(replace(state, empties=state.empties + 1), id, EMPTY)
+        return _correct(replace(state, empties=state.empties + 1), id, EMPTY)
     answer = answer_of(state.thread, message.id) or message.text
     complaint = state.rules.check(answer) if state.rules.check else None
     if complaint is None:
         return _complete(state, id, message)
     if state.repairs >= state.rules.repairs:
         return _finish(state, "failed", "invalid_output", complaint, "model", message)
-    return _go_on(replace(state, repairs=state.repairs + 1), id, complaint)
+    return _correct(replace(state, repairs=state.repairs + 1), id, complaint)
 
 
 def _complete(state: TurnState, id: int, message: messages.AssistantMessage) -> TurnState:
@@ -264,7 +259,7 @@ def _cut_off(state: TurnState, id: int, message: messages.AssistantMessage, *, r
     if state.continuations >= state.rules.continuations:
         why = "the answer is longer than the output limit"
         return _finish(state, "limit", "output_limit", why, "limit", message)
-    return _go_on(replace(state, continuations=state.continuations + 1), id, CUT_OFF)
+    return _correct(replace(state, continuations=state.continuations + 1), id, CUT_OFF)
 
 
 def _after_tools(state: TurnState, message: messages.AssistantMessage) -> bool:
@@ -291,9 +286,9 @@ def answer_of(thread: Thread, id: str) -> str:
     return "".join(reversed(words))
 
 
-def _go_on(state: TurnState, id: int, note: str) -> TurnState:
+def _correct(state: TurnState, id: int, note: str) -> TurnState:
     """Send a note to the model, and count a step without progress."""
-    return _next_step(replace(state, stalls=state.stalls + 1), id + 1, note)
+    return go_on(replace(state, stalls=state.stalls + 1), id + 1, note)
 
 
 def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
@@ -320,11 +315,14 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
         return _complete(replace(state, thread=state.thread.add(message)), awaited.id, message)
     if done.out is not None:
         return _out(state, done.out)
-    return _next_step(state, awaited.id + 1)
+    return go_on(state, awaited.id + 1)
 
 
-def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
-    """The checkpoint `id` before the next step, or the end of the turn at a limit."""
+def go_on(state: TurnState, id: int, note: str | None = None) -> TurnState:
+    """The checkpoint `id` before the next step, or the end of the turn at a limit.
+
+    A turn that another agent takes over continues here; limits keep counting.
+    """
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
         return _out(state, limits.limit_reached("turn", "steps", rules.steps, state.steps))

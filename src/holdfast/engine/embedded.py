@@ -12,9 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast import errors
-from holdfast.eventloop import cancel_all, spawn
-from holdfast.names import is_session_id
+from holdfast import errors, eventloop, names
 from holdfast.policy.limits import TICK
 
 if TYPE_CHECKING:
@@ -106,7 +104,7 @@ class EmbeddedEngine:
     def start(self) -> None:
         """Begin to poll; the first poll finds interrupted work."""
         self._wake.set()
-        self._tasks = [spawn(self._listen()), spawn(self._serve())]
+        self._tasks = [eventloop.spawn(self._listen()), eventloop.spawn(self._serve())]
 
     def poke(self, session: str, *, again: bool = False) -> None:
         """Drive `session`, or notify its drive, after a change in this process.
@@ -318,7 +316,7 @@ class EmbeddedEngine:
         failed = self._failures.get(session)
         if failed is not None and failed[1] > asyncio.get_running_loop().time():
             return
-        if not is_session_id(session):
+        if not names.is_session_id(session):
             drive = self._make(work, False)
             if drive is not None:
                 self.begin_task(session, drive, under_way=urgent)
@@ -335,7 +333,7 @@ class EmbeddedEngine:
             self._spawn(session, drive)
 
     def _spawn(self, session: str, drive: JournalDrive) -> None:
-        task = spawn(drive.run())
+        task = eventloop.spawn(drive.run())
         self._active[session] = (drive, task)
         task.add_done_callback(lambda done: self._ended(session, done))
 
@@ -388,4 +386,4 @@ class EmbeddedEngine:
         tasks = [task for _, task in self._active.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
-        await cancel_all([*tasks, *self._tasks])
+        await eventloop.cancel_all([*tasks, *self._tasks])

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast import errors, names
 from holdfast.agent import Agent, prepare
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument
-from holdfast.names import check_id
 from holdfast.policy import approvals
 from holdfast.tools.definition import Complaint
 
@@ -73,16 +72,16 @@ class Approvals:
         """Approve a call, and return it; see `Runtime.approve`."""
         wait, question = await self._find(id)
         if digest is not None and digest != question.digest:
-            raise ApprovalUnknown(id, "it asks about another call by now; look at it again")
+            raise errors.ApprovalUnknown(id, "it asks about another call by now; look at it again")
         if arguments is not None:
             if type(arguments) is not dict:
-                raise InvalidArgument("arguments", arguments, "an object with the arguments of the call")
+                raise errors.InvalidArgument("arguments", arguments, "an object with the arguments of the call")
             check_json(arguments)
             agent = self._agents.get(question.agent)
             tool = None if agent is None else agent.tools.get(question.tool)
             bound = None if tool is None else tool.bind(arguments)  # checked if this process has the tool
             if isinstance(bound, Complaint):
-                raise InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
+                raise errors.InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
             # The call runs exactly as approved: a secret can't be redacted later, so it is refused.
             self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         runs = question.arguments if arguments is None else arguments
@@ -90,14 +89,14 @@ class Approvals:
         rule = None
         if always is not None:
             if arguments is not None:
-                raise InvalidArgument("always", always, "left out where the arguments are changed")
+                raise errors.InvalidArgument("always", always, "left out where the arguments are changed")
             # The rule must be the one that was shown: it never allows more than calls like this one.
             approvals.parse_stored_rule(always)
             shown = self._approval(wait, question).always
             if shown is None:
-                raise InvalidArgument("always", always, "left out: no rule can be made for this call here")
+                raise errors.InvalidArgument("always", always, "left out: no rule can be made for this call here")
             if msgspec.json.decode(always) != msgspec.json.decode(shown):
-                raise InvalidArgument("always", always, "the rule that Approval.always shows")
+                raise errors.InvalidArgument("always", always, "the rule that Approval.always shows")
             rule = self._store.new_rule(question.agent, always, by=_approver(by) or DEFAULT_APPROVER)
         await self._answer(id, wait, approved, rule)
         return self._approval(wait, question)
@@ -105,7 +104,7 @@ class Approvals:
     async def deny(self, id: str, reason: str, by: str | None) -> Approval:
         """Deny a call; the model reads the reason."""
         if type(reason) is not str or len(reason) > MAX_REASON:
-            raise InvalidArgument("reason", reason, f"text of at most {MAX_REASON:,} characters")
+            raise errors.InvalidArgument("reason", reason, f"text of at most {MAX_REASON:,} characters")
         check_json(reason)
         wait, question = await self._find(id)
         await self._answer(id, wait, approvals.Denied(reason, _approver(by)), None)
@@ -123,11 +122,11 @@ class Approvals:
             last = page[-1]
 
     async def _find(self, id: str) -> tuple[contract.Wait, approvals.Question]:
-        check_id("approval", id)
+        names.check_id("approval", id)
         async for wait, question in self._open():
             if question.id == id:
                 return wait, question
-        raise ApprovalUnknown(id, "it was answered, or its time was up, or there never was one")
+        raise errors.ApprovalUnknown(id, "it was answered, or its time was up, or there never was one")
 
     def _approval(self, wait: contract.Wait, question: approvals.Question) -> Approval:
         agent = self._agents.get(question.agent)
@@ -145,8 +144,8 @@ class Approvals:
         value = msgspec.json.decode(msgspec.json.encode(answer))
         settlement = await self._store.answer_wait(wait.journal, wait.name, value, expect_digest=wait.digest, rule=rule)
         if not settlement.won:
-            raise ApprovalClosed(id, settlement.wait.state)
+            raise errors.ApprovalClosed(id, settlement.wait.state)
 
 
 def _approver(by: object) -> str | None:
-    return None if by is None else check_id("name", by)
+    return None if by is None else names.check_id("name", by)

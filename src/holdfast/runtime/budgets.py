@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from holdfast.errors import InvariantBroken, StoreBusy
-from holdfast.messages import decode_reply
+from holdfast import errors, messages
 from holdfast.policy.limits import (
     ONE_STEP,
     Budget,
@@ -73,7 +72,7 @@ def _spend_of_value(record: Done, read: ReadBlob, steps: int) -> Spend | None:
         return None
     if is_compaction(record.key):
         return compaction_spend(decode_compaction(body))
-    reply = decode_reply(body)
+    reply = messages.decode_reply(body)
     return model_spend(reply.usage, reply.cost, steps=steps)
 
 
@@ -84,7 +83,7 @@ def spend_of_records(records: Iterable[Record]) -> Spend:
 
 def _no_blob(blob: Blob) -> None:
     message = f"the value of a record is apart from it: {blob.digest}"
-    raise InvariantBroken(message)
+    raise errors.InvariantBroken(message)
 
 
 def used_by_spend(spend: Spend) -> Consumption:
@@ -206,5 +205,5 @@ async def count_older_spending(store: Store) -> None:
     """Count the spending of records that an older release wrote."""
     try:
         await store.count_older_spending(spend_of_record)
-    except StoreBusy as error:  # another process does the same; the next one to open the store tries again
+    except errors.StoreBusy as error:  # another process does the same; the next one to open the store tries again
         _log.warning("spending recorded by an older release is not counted yet: %s", error)

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import events, messages
+from holdfast import errors, events, messages
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes, printable
-from holdfast.errors import InvariantBroken, ModelError
 from holdfast.models import Model, respond
 from holdfast.models import model as named
 from holdfast.policy.hooks import HookRequest
@@ -220,7 +219,7 @@ class Compactor:
         self._summary = None
         if summary.failure and made.why == "asked":
             self.failed_summary = summary.paid()
-            raise ModelError(summary.failure, kind="no_summary")
+            raise errors.ModelError(summary.failure, kind="no_summary")
         if summary.failure:
             dropped = plan.fallback(thread, made)
             gone = 0 if dropped.span is None else dropped.span.count
@@ -254,7 +253,7 @@ class Compactor:
                 question = summary_request(chunk.text, prior, made.cap)
                 prior = await self._extend_summary(key, model, question, made, summary)
                 written = True
-            except ModelError as error:
+            except errors.ModelError as error:
                 # One failed chunk does not fail the summary. After the second failure no further chunk is sent to the
                 # model.
                 last = number == len(parts) - 1
@@ -275,7 +274,7 @@ class Compactor:
         for last in (False, True):
             try:
                 reply = await self._ask_model(key, model, request, summary)
-            except ModelError as error:
+            except errors.ModelError as error:
                 if last or not error.retryable:
                     raise
                 continue
@@ -283,12 +282,12 @@ class Compactor:
             if not isinstance(found, Refused):
                 return found
             if last:
-                raise ModelError(found.detail, kind=found.reason)
+                raise errors.ModelError(found.detail, kind=found.reason)
             said = reply.text[: _CHARACTERS_PER_TOKEN * (question.settings.max_output_tokens or 0)].strip()
             refused = (messages.AssistantMessage("summary.refused", (messages.Text(said),)),) if said else ()
             complaint = messages.UserMessage("summary.repair", (messages.Text(repair_request(found)),), "holdfast")
             request = replace(request, messages=(*question.messages, *refused, complaint))
-        raise InvariantBroken("a summary was asked for twice and neither given nor refused")
+        raise errors.InvariantBroken("a summary was asked for twice and neither given nor refused")
 
     async def _ask_model(
         self, key: str, model: Model, request: messages.ModelRequest, summary: _SummaryDraft
@@ -305,7 +304,7 @@ class Compactor:
         self._requests.append(plan.encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
         try:
             said = messages.encode(await respond(model, request))
-        except ModelError as error:
+        except errors.ModelError as error:
             summary.tries[begun:] = error.attempts or summary.tries[begun:]
             wasted = results.paid_tries(summary.tries[begun:])
             if wasted is not None:

@@ -9,9 +9,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast import errors, eventloop
 from holdfast.effects import performer, scopes
-from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, RuntimeStopped, StoreError
-from holdfast.eventloop import spawn
 from holdfast.runtime.context import RuntimeClosing
 from holdfast.store.lease import LeaseHolder
 
@@ -73,14 +72,10 @@ class JournalDrive:
         try:
             async with holder as held:
                 await self._hold(held.lease, held.lost)
-        except (
-            LeaseHeld,
-            RuntimeClosing,
-            RuntimeStopped,
-            JournalMissing,
-        ):  # missing: the input that makes it was refused
+        except (errors.LeaseHeld, RuntimeClosing, errors.RuntimeStopped, errors.JournalMissing):
+            # A journal is missing if the input that makes it was refused.
             return
-        except Halted as halted:
+        except errors.Halted as halted:
             raise halted.reason from halted.reason.__cause__
         finally:
             self._changes.local.discard(self.session)
@@ -88,7 +83,7 @@ class JournalDrive:
 
     # ---- for each kind ----
 
-    async def _drive(self, lease: contract.Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: contract.Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         """Read the journal and do its work. `lost` is done when another process has taken the lease."""
         raise NotImplementedError
 
@@ -98,7 +93,7 @@ class JournalDrive:
     def _on_news(self) -> None:
         """Called when news arrives, also during work."""
 
-    def _on_loss(self, error: HoldfastError) -> None:
+    def _on_loss(self, error: errors.HoldfastError) -> None:
         """Called when another process has taken the lease."""
 
     def _last_seen(self) -> int | None:
@@ -110,7 +105,7 @@ class JournalDrive:
     def _claim(self, lease: contract.Lease | None = None) -> LeaseHolder:
         return LeaseHolder(self._store, self.session, self._lease_ms, self._last_seen, lease)
 
-    async def _hold(self, lease: contract.Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _hold(self, lease: contract.Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         self._heard = max(self._heard, lease.wakes)
         ledger = self._ledger = performer.LeasedJournal(self._store, lease, self._changes.touch)
         ledger.on_wake, ledger.attend = self.notify, self.attend
@@ -149,14 +144,14 @@ class JournalDrive:
     def _look_soon(self) -> None:
         """Read the inbox in a separate task, during the work."""
         if self._looking is None or self._looking.done():
-            self._looking = spawn(self._look_while_working())
+            self._looking = eventloop.spawn(self._look_while_working())
 
     async def _look_while_working(self) -> None:
         """Read the inbox while there is news. Errors of the store are logged and retried."""
         while self._news:
             try:
                 await self._look()
-            except StoreError as error:
+            except errors.StoreError as error:
                 _log.warning("the inbox of %r can't be read: %s", self.session, error)
                 await asyncio.sleep(LOOK_AGAIN)
 

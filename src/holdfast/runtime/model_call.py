@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast import errors, events, messages
+from holdfast import errors, events, messages, names
 from holdfast.agent import Agent, Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
@@ -27,7 +27,6 @@ from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import Price, context_window, reply_cost
-from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
 from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
@@ -646,12 +645,12 @@ class CompletionRequest:
             raise errors.InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
         self.model = named(model)
         self.output = None if output is None else Output(output)
-        self._prompt = check_string("prompt", prompt)
+        self._prompt = names.check_string("prompt", prompt)
         if not prompt.strip():
             raise errors.InvalidArgument("prompt", prompt, "a question")
         self.request = messages.ModelRequest(
             messages=(messages.UserMessage("u1", (messages.Text(prompt),)),),
-            instructions=check_string("instructions", instructions),
+            instructions=names.check_string("instructions", instructions),
             output=None if self.output is None else self.output.spec,
         )
 
@@ -781,7 +780,7 @@ def _attempts_detail(tried: Sequence[messages.Attempt]) -> msgspec.Raw:
 
 async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:
     """Ask a model once, in a separate journal. The same `key` with another request raises `KeyConflict`."""
-    journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
+    journal = f"direct/{chance.token_hex(12) if key is None else names.check_id('key', key)}"
 
     async def body(boundary: Boundary) -> None:
         performer = boundary.performer

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast import errors, eventloop, messages
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects import canonical, replay, scopes
-from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
 from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
 from holdfast.errors.world import SandboxFull, WorkerFailed
-from holdfast.eventloop import spawn
-from holdfast.messages import ToolCall, ToolResult
 from holdfast.policy import approvals, limits, rules
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime import budgets, context, reconciliation
@@ -133,7 +131,7 @@ class Programs:
         """True if one of them ended the turn."""
         return self.answer is not None or self.out is not None
 
-    def results(self, results: tuple[ToolResult, ...]) -> Results:
+    def results(self, results: tuple[messages.ToolResult, ...]) -> Results:
         """The results of the batch, with the effect of its programs on the turn."""
         return Results(results, self.used, self.polled, self.answer, self.out)
 
@@ -145,7 +143,7 @@ class Programs:
             parsed = keys.parse_key(name)
             outcome = recorded.outcome
             if parsed is not None and parsed.nested and outcome is not None:
-                result = result_of(ToolCall("", keys.tool_in_key(name), {}), outcome)
+                result = result_of(messages.ToolCall("", keys.tool_in_key(name), {}), outcome)
                 self.add_result(name, result)
                 self.runner.spilled += is_background(result)
             elif isinstance(outcome, Done) and name == f"{call.key}{programs.KEPT}":
@@ -163,7 +161,7 @@ class Programs:
         within = self.used + limits.Consumption(tool_calls=ended) if ended else self.used
         return await self.find_limit(within, limits.use_of_calls(calls + len(self._batch) - ended, background))
 
-    def add_result(self, key: str, result: ToolResult) -> None:
+    def add_result(self, key: str, result: messages.ToolResult) -> None:
         """Count a result that a program got: the rest of the turn may depend on it."""
         agent = prepare(self.agent)
         self.used += limits.Consumption(tool_calls=1, background=int(is_background(result)))
@@ -222,7 +220,7 @@ class ProgramRunner:
                     await program.close()
                 finally:
                     await self._calls.close()
-        except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
+        except (errors.StoreError, errors.InvariantBroken) as error:  # not the program's failure, but ours
             raise self._performer.halt(error) from error
         finally:
             self._host.listen(None)
@@ -244,7 +242,7 @@ class ProgramRunner:
                     limits=self._agent.program_limits,
                     seed=f"{self._host.session}/{self.key}",
                 )
-            except InvalidArgument as error:  # variables that an earlier limit allowed
+            except errors.InvalidArgument as error:  # variables that an earlier limit allowed
                 if results is None:
                     await self._recorded_results("")  # its earlier calls count all the same
                 raise ToolFailure(ErrorInfo(programs.FAILED, f"The program was not run: {error}")) from error
@@ -295,7 +293,7 @@ class ProgramRunner:
             if parsed is None or not parsed.nested:
                 given = _aside(outcome)
             else:
-                call = ToolCall("", keys.tool_in_key(key), {})
+                call = messages.ToolCall("", keys.tool_in_key(key), {})
                 result = result_of(call, outcome)
                 self._count_result(key, result, outcome)
                 self._runner.spilled += is_background(result)
@@ -377,10 +375,10 @@ class ProgramRunner:
             msgspec.Raw(body) if len(body) <= replay.MAX_ASK_BODY else ABSENT,
             cause=Cause("call", self.key, asked.number),
         )
-        sent = ToolCall(name, host.name, host.arguments)
+        sent = messages.ToolCall(name, host.name, host.arguments)
         call = self._runner.prepare(sent, name, asked.key, ask, tool, agent.tools)
         if isinstance(call, SettledCall):  # a program gets its recorded results when it starts
-            raise InvariantBroken(f"{asked.key!r} is asked for again")
+            raise errors.InvariantBroken(f"{asked.key!r} is asked for again")
         return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
 
     async def _next(self) -> list[CallResult]:
@@ -406,7 +404,7 @@ class ProgramRunner:
                 crash_point("program.before_wait")
                 # The next timer that is due is enough to wake the turn.
                 timers = [pause.key for pause in self._pauses[:1] if pause.durable]
-                raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *timers)
+                raise errors.Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *timers)
         return []
 
     def _take_results(self) -> list[CallResult]:
@@ -429,11 +427,11 @@ class ProgramRunner:
 
     # ---- results ----
 
-    def _count_result(self, key: str, result: ToolResult, outcome: Outcome) -> None:
+    def _count_result(self, key: str, result: messages.ToolResult, outcome: Outcome) -> None:
         self._programs.add_result(key, result)
         (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
 
-    def _note_edited(self, call: ToolCall) -> None:
+    def _note_edited(self, call: messages.ToolCall) -> None:
         self._edited += 1
         if self._edited <= MAX_EDIT_NOTES:
             self._notes.append(f"{call.name}: {EDITED_NOTE} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
@@ -477,10 +475,10 @@ class ProgramRunner:
             self._programs.out = self._out
             raise ToolFailure(*limit_error(self._out))
         if self._end is None:
-            raise InvariantBroken("a program has no answers to go on with, and no end")
+            raise errors.InvariantBroken("a program has no answers to go on with, and no end")
         host, self._programs.answer = self._end
         printed = ""
-        with suppress(HoldfastError):
+        with suppress(errors.HoldfastError):
             last = await program.answer([CallResult(host.id, contract.CallError("", "SystemExit"), host.digest)])
             if not isinstance(last, PendingCalls):  # else it made more host calls, which get no results
                 printed = last.printed
@@ -528,7 +526,7 @@ class ProgramRunner:
                 variables = {"dropped": dict(step.kept.dropped)}
             return _report({"value": step.value}, step.printed, notes, variables)
         if isinstance(step, PendingCalls):
-            raise InvariantBroken(f"{step!r} is no end")
+            raise errors.InvariantBroken(f"{step!r} is no end")
         raise ToolFailure(program_error(step, self._programs.variables, notes))
 
     async def _keep(self, kept: contract.KeptVariables | None) -> None:
@@ -706,7 +704,7 @@ class ProgramCalls:
             return True
         for request, call in zip(todo, calls, strict=True):
             request.state = call
-            task = spawn(self._runner.perform(call, partial(self.recorded.append, request)))
+            task = eventloop.spawn(self._runner.perform(call, partial(self.recorded.append, request)))
             task.add_done_callback(self._note_end)
             self.running[task] = request
         return True
@@ -813,7 +811,7 @@ class ProgramCalls:
 # ---- results for the program, reports for the model ----
 
 
-def sandbox_result(result: ToolResult, outcome: Outcome) -> contract.CallOutcome:
+def sandbox_result(result: messages.ToolResult, outcome: Outcome) -> contract.CallOutcome:
     """The result of a call as its program gets it: a value, or an exception with the text for the model."""
     if isinstance(outcome, Done):
         try:

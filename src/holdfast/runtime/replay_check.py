@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, records
 from holdfast.agent import Agent, agent_in_mode, prepare, team_of
 from holdfast.effects import performer, replay
 from holdfast.policy.limits import beyond_turn
-from holdfast.records import Ended, EndStatus, Handed
 from holdfast.runtime import tool_call, turn_runner, waits
 from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_records, read_requests
 from holdfast.turns import environment, keys
@@ -51,7 +50,7 @@ class TurnCheck(msgspec.Struct, frozen=True):
 
     turn: str
     verdict: Verdict
-    status: EndStatus | None = None
+    status: records.EndStatus | None = None
     findings: tuple[ReplayFinding, ...] = ()
 
 
@@ -69,9 +68,9 @@ async def check_turns(store: Store, session: str, agent: Agent, others: Sequence
     check = _Check(store, session, team)
     async for seq, record in read_records(store, session):
         turn = conversation.turn
-        if isinstance(record, Handed) and turn is not None:
+        if isinstance(record, records.Handed) and turn is not None:
             await check.handed(conversation.agent, turn, record)
-        if isinstance(record, Ended):
+        if isinstance(record, records.Ended):
             if turn is not None and turn.run == record.run:
                 await check.ended(conversation.agent, turn, ending_of_record(record))
             else:  # it was stopped before it began
@@ -103,7 +102,7 @@ class _Check:
         self._requests: dict[str, RecordedRequest] | None = None
         """Requests to models by key; read when needed."""
 
-    async def handed(self, agent: str | None, turn: OpenTurn, record: Handed) -> None:
+    async def handed(self, agent: str | None, turn: OpenTurn, record: records.Handed) -> None:
         """Check the part of an agent that has handed its turn over."""
         key = keys.parse_key(record.key)
         self._before.append(await self._part(agent, turn, None, 0 if key is None else key.number))

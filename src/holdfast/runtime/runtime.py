@@ -16,11 +16,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from holdfast import errors
+from holdfast import errors, eventloop
 from holdfast.agent import Agent, prepare, team_of
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
-from holdfast.eventloop import PerLoop, spawn
 from holdfast.models import Model, prices
 from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy import limits, rules
@@ -226,7 +225,7 @@ class Runtime:
         self._sessions.loop = asyncio.get_running_loop()
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
-            self._loading_prices = spawn(asyncio.to_thread(prices.load_prices))
+            self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
         await self._context.memories.begin()
         await self._sessions.open()
         if self._engine is not None:
@@ -234,7 +233,7 @@ class Runtime:
             self._engine.start()
         await self.processes.begin()
         if self._retention is not None and self._engine is not None:
-            self._pruning = spawn(_prune_regularly(self.processes, self.triggers, self._retention))
+            self._pruning = eventloop.spawn(_prune_regularly(self.processes, self.triggers, self._retention))
         return self
 
     async def __aexit__(
@@ -624,5 +623,5 @@ def count_driver(path: Path | str | None) -> Generator[None]:
             del _drivers[store]
 
 
-openings: Final = PerLoop(lambda: session_driver.Turnstile(3))
+openings: Final = eventloop.PerLoop(lambda: session_driver.Turnstile(3))
 """Opening a runtime takes about 2 ms of the event loop: only a few of many `hf.run` do so in one round."""

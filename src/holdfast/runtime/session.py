@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, media, names
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
-from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
-from holdfast.names import check_id, check_int, check_text, is_session_id
 from holdfast.policy.admission import Admission as Terms
 from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
@@ -81,8 +79,8 @@ class Session:
         """The end of the turn that the next input begins, expected before the input is accepted."""
         self._under = under
         """The process or call for which inputs are sent: see `Store.accept_into`."""
-        self.id = check_id("session", id)
-        if not is_session_id(id):
+        self.id = names.check_id("session", id)
+        if not names.is_session_id(id):
             raise errors.InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
         self._context = context
         self._agent = agent
@@ -93,7 +91,7 @@ class Session:
 
     async def send(
         self,
-        content: str | Text | File | Attachment | Sequence[str | Text | File | Attachment],
+        content: str | Text | media.File | Attachment | Sequence[str | Text | media.File | Attachment],
         *,
         key: str | None = None,
         steer: bool = False,
@@ -152,7 +150,7 @@ class Session:
         return Turn(self._context, self.id, receipt.input, after, begins=True)
 
     async def _store_files(
-        self, given: list[Text | File | Attachment], agent: str, key: str | None
+        self, given: list[Text | media.File | Attachment], agent: str, key: str | None
     ) -> tuple[Text | Attachment, ...]:
         """Store the files of an input; returns its parts with attachments in their place."""
         texts = tuple(part for part in given if isinstance(part, Text))
@@ -195,7 +193,7 @@ class Session:
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
-        reason = check_text("reason", reason)
+        reason = names.check_text("reason", reason)
         conversation = await session_records.read_conversation(self._context.store, self.id)
         if conversation.turn is not None:
             return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
@@ -207,7 +205,7 @@ class Session:
     async def history(self, *, at: int | None = None) -> list[Message]:
         """All messages, oldest first, including those of the running turn; `at` shows them as of a record."""
         if at is not None:
-            check_int("record", at, least=1)
+            names.check_int("record", at, least=1)
         return (await session_records.read_conversation(self._context.store, self.id, upto=at)).history
 
     async def context(self) -> list[Message]:
@@ -220,7 +218,7 @@ class Session:
 
     async def search(self, words: str) -> list[Message]:
         """The messages of `history` that contain these words, oldest first, with compacted ones."""
-        wanted = check_text("words", words)
+        wanted = names.check_text("words", words)
         return [message for message in await self.history() if results.mentions(message, wanted)]
 
     async def usage(self) -> list[UsageLine]:
@@ -255,7 +253,7 @@ class Session:
         A turn that was under way at that point does not continue in the fork: its open calls are unknown there.
         """
         line = await self._context.store.journal(self.id)
-        name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
+        name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else names.check_id("session", id)
         fork = await self._context.store.fork(name, self.id, line.head if at is None else at)
         return Session(self._context, name, fork.agent)
 
@@ -268,15 +266,15 @@ def _check_metadata(given: object) -> dict[str, Any]:
     return found
 
 
-def _input_parts(content: object) -> list[Text | File | Attachment]:
-    given = [content] if isinstance(content, str | Text | File | Attachment) else content
+def _input_parts(content: object) -> list[Text | media.File | Attachment]:
+    given = [content] if isinstance(content, str | Text | media.File | Attachment) else content
     if not isinstance(given, list | tuple):
         raise errors.InvalidArgument("content", content, "text")
-    parts: list[Text | File | Attachment] = []
+    parts: list[Text | media.File | Attachment] = []
     for part in cast("Sequence[object]", given):
         if isinstance(part, str):
             parts.append(Text(part))
-        elif isinstance(part, File | Attachment) or (isinstance(part, Text) and type(part.text) is str):
+        elif isinstance(part, media.File | Attachment) or (isinstance(part, Text) and type(part.text) is str):
             parts.append(part)
         else:
             raise errors.InvalidArgument("content", part, "text")
@@ -338,7 +336,7 @@ class Sessions:
     def _agent_name(self, agent: Agent | str) -> str:
         if isinstance(agent, Agent):
             return self._register(agent).name
-        check_id("agent", agent)
+        names.check_id("agent", agent)
         if agent not in self._agents:
             raise errors.AgentUnknown(agent, tuple(self._agents))
         return agent
@@ -435,7 +433,7 @@ class Sessions:
     ) -> Receipt:
         """Accept an input durably, and have the session driven. `youngest`, `under`: see `Store.accept_into`."""
         self.check_open()
-        if key is not None and check_id("key", key).startswith(RESERVED_KEY_PREFIX):
+        if key is not None and names.check_id("key", key).startswith(RESERVED_KEY_PREFIX):
             raise errors.InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
         try:
             body = msgspec.to_builtins(said)

@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast import errors, eventloop, messages, names
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, error_info
-from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgument, JournalCorrupt, RuleCorrupt
 from holdfast.errors.caller import GateInvalid, NotASession
-from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
-from holdfast.messages import ModelReply, Text, UserMessage
 from holdfast.models.prices import reply_cost
-from holdfast.names import is_task_id
 from holdfast.policy import approvals, rules
 from holdfast.processes.sub_agents import agent_under_mandate
 from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
@@ -43,7 +40,7 @@ from holdfast.turns.conversation import CancelRequest, OpenTurn, UserInput, dead
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from holdfast.events import LiveEvent
+    from holdfast import events
     from holdfast.policy import limits
     from holdfast.runtime import hooks, tool_execution
     from holdfast.store import Notification
@@ -114,7 +111,7 @@ def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
 
 def check_session_id(id: str) -> str:
     """Return the id, or raise `NotASession` for a task, which never reads notifications."""
-    if isinstance(id, str) and is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+    if isinstance(id, str) and names.is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise NotASession(id)
     return id
 
@@ -124,7 +121,7 @@ def wall_milliseconds(at: datetime | None) -> int | None:
     if at is None:
         return None
     if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("time", at, "a datetime")
+        raise errors.InvalidArgument("time", at, "a datetime")
     return round(at.timestamp() * 1000)
 
 
@@ -146,7 +143,7 @@ class SessionDrive(drive.JournalDrive):
         """The agent that has the session, if this runtime has it."""
         self._open: OpenTurn | None = None
         """The turn under way."""
-        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
+        self.show: Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
         """Publish a live event."""
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
@@ -189,7 +186,7 @@ class SessionDrive(drive.JournalDrive):
             return None
         return self._seen if self._finished and self._agent is not None and not self._stops_only else None
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         crash_point("drive.claimed")
         await self.context.turnstile.enter()
         self._lease = lease
@@ -203,7 +200,7 @@ class SessionDrive(drive.JournalDrive):
             seen = self._heard if lease.made is None else lease.wakes
             conversation, pending, ready = await session_records.read_session(self._store, lease)
             if conversation.seq != lease.head:
-                raise HeadConflict(self.session, lease.head, conversation.seq)
+                raise errors.HeadConflict(self.session, lease.head, conversation.seq)
             self._ledger.watch = replace(conversation.watch)
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
@@ -368,12 +365,12 @@ class SessionDrive(drive.JournalDrive):
             return
         reads = self._agent is not None and notices.READER in self._agent.tools
         taint = await taint_of_notices(self._store, self.context.agents, picked)
-        notes = Text(notices.format_notices(picked, reads=reads))
+        notes = messages.Text(notices.format_notices(picked, reads=reads))
         said = UserInput(parts=(notes,), steer=not alone, origin="holdfast", taint=taint)
         content = msgspec.to_builtins(said)
         try:
             receipt = await self._store.deliver_notifications(self._lease, [found.id for found in picked], content)
-        except InboxFull:
+        except errors.InboxFull:
             return  # they wait until there is room
         if receipt is not None:  # else none of them can be claimed any more
             found = Input(receipt.input, receipt.key, canonical(content), receipt.at)
@@ -479,7 +476,7 @@ class SessionDrive(drive.JournalDrive):
         return ended
 
     async def _work_on(self, run: turn_runner.TurnRunner, turn: OpenTurn) -> TurnEnded | None:
-        work = self._work = spawn(run.finish())
+        work = self._work = eventloop.spawn(run.finish())
         concluded = self._concluded = asyncio.Event()
         work.add_done_callback(lambda _: concluded.set())  # abandoned work may end long after the drive
         if self._news:
@@ -510,7 +507,7 @@ class SessionDrive(drive.JournalDrive):
                     self._handed = True
                     return None
                 case BaseException() as error:
-                    expected = isinstance(error, HoldfastError | RuntimeClosing)
+                    expected = isinstance(error, errors.HoldfastError | RuntimeClosing)
                     if expected or not isinstance(error, Exception | GeneratorExit):
                         raise error
                     run.performer.check_halted()  # unexpected; the session continues
@@ -529,7 +526,7 @@ class SessionDrive(drive.JournalDrive):
         return ended
 
     async def _unwind(self, run: turn_runner.TurnRunner, work: asyncio.Task[machine.Ending]) -> None:
-        if not await cancel_and_wait(work):
+        if not await eventloop.cancel_and_wait(work):
             said = "a tool or the model of turn %s of %r does not end although it is cancelled; it is left alone"
             _log.warning(said, run.run, self.session)
 
@@ -559,7 +556,7 @@ class SessionDrive(drive.JournalDrive):
         if self._open is not None:
             self._open.parked = parked
 
-    def _on_loss(self, error: HoldfastError) -> None:
+    def _on_loss(self, error: errors.HoldfastError) -> None:
         if self._turn is not None:
             self._turn.performer.halt(error)
         if self._work is not None:
@@ -580,19 +577,19 @@ class SessionDrive(drive.JournalDrive):
         """True if a person has stored a rule that allows this call."""
         try:
             stored = await self._store.rules(agent)
-        except RuleCorrupt as error:
+        except errors.RuleCorrupt as error:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
         return approvals.is_allowed_by_stored([rule.body for rule in stored], subject)
 
-    def price(self, reply: ModelReply, asked: str) -> float | None:
+    def price(self, reply: messages.ModelReply, asked: str) -> float | None:
         """Cost of a reply in US dollars, by the model that replied or else the one requested; None if unknown."""
         return reply_cost(reply, asked, self.context.prices)
 
-    async def quarantine(self, reason: str) -> JournalCorrupt:
+    async def quarantine(self, reason: str) -> errors.JournalCorrupt:
         """Take the session out of use because its journal can't be trusted; returns the error to raise."""
         await self._store.quarantine(self.session, reason)
-        return JournalCorrupt(self.session, 0, reason)
+        return errors.JournalCorrupt(self.session, 0, reason)
 
     async def task_for_call(self, key: str) -> str | None:
         """The id of the background task of the call `key`, if any."""
@@ -611,14 +608,14 @@ class SessionDrive(drive.JournalDrive):
 
     async def stop_task(self, made: asyncio.Future[str]) -> None:
         """Cancel a task that is being made: its turn is stopped."""
-        with suppress(HoldfastError):  # the task was not made
+        with suppress(errors.HoldfastError):  # the task was not made
             await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
 
     def after_turn(self, hooked: hooks.HookRunner, ending: machine.Ending) -> None:
         """Run the `after_turn` hooks of an ended turn, without waiting for them."""
         self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
-    def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+    def _show_later(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show an event that may come after this drive: in the buffer of the running drive, or in a new one."""
         changes = self.context.changes
         if (buffer := changes.buffers.get(self.session)) is not None:
@@ -639,7 +636,7 @@ class SessionDrive(drive.JournalDrive):
         """True if something that this process has heard of must be read, or a request to stop has come."""
         return self._news or self._reading.locked() or self._interruption is not None
 
-    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+    async def steering(self) -> list[tuple[Admitted, messages.UserMessage]]:
         """Take the inputs that enter the running turn now."""
         await self.attend()
         turn = self._open
@@ -736,5 +733,5 @@ class Turnstile:
             asyncio.get_running_loop().call_soon(self._next_round)
 
 
-turnstiles: Final = PerLoop(Turnstile)
+turnstiles: Final = eventloop.PerLoop(Turnstile)
 """One per event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast import errors, names
 from holdfast.agent import Agent, prepare
-from holdfast.errors import HoldfastError, MemoryFull
-from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy import limits, paths
 from holdfast.policy.rules import CLEAN, Subject, Taint
 from holdfast.processes import keys, lists
@@ -45,7 +44,7 @@ async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: s
     """The taint of a session; full taint if it can't be read or its agent is unknown here."""
     try:
         conversation = await read_conversation(store, session)
-    except HoldfastError:
+    except errors.HoldfastError:
         return _full_taint(session)
     agent = agents.get(conversation.agent or "")
     return _full_taint(session) if agent is None else taint_of(conversation, agent, session)
@@ -64,12 +63,12 @@ async def taint_of_notices(
 
 async def _taint_of_work(store: Store, agents: Mapping[str, Agent], source: str) -> Taint:
     try:
-        if is_process_journal(source):
+        if names.is_process_journal(source):
             return await _taint_of_process(store, agents, source)
-        if not is_task_id(source):
+        if not names.is_task_id(source):
             return CLEAN
         state = await lists.read_process(store, source)
-    except HoldfastError:  # its journal is gone or can't be read
+    except errors.HoldfastError:  # its journal is gone or can't be read
         return _full_taint(source)
     agent, call = agents.get(state.name or ""), state.call
     if isinstance(state.outcome, Done | Failed) and state.outcome.taint is not None:
@@ -150,7 +149,7 @@ async def mark_written(store: Store, subject: Subject, by: str) -> None:
             continue
         try:
             await store.memory_put(scope, key, _encoded(path, by))
-        except MemoryFull:
+        except errors.MemoryFull:
             first = (await store.memory_list(scope))[0]
             await store.memory_delete(scope, first.key)
             await store.memory_put(scope, _WORKSPACE_KEY, _encoded(path, by))

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from holdfast import errors, messages, records
 from holdfast.effects.canonical import decode_value, encode_value
-from holdfast.errors import StoreError, TaskUnknown
-from holdfast.messages import Attachment
 from holdfast.processes.lists import glance_process
-from holdfast.records import Done
 from holdfast.runtime import attachments, session_records
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import Place, place_of
@@ -58,7 +56,7 @@ class ToolHost:
         """One task of the session; raises `TaskUnknown` for any other."""
         state = await self._tasks.task(id)
         if state.session != self.session:
-            raise TaskUnknown(id)
+            raise errors.TaskUnknown(id)
         return state
 
     async def glance_task(self, id: str) -> ProcessState:
@@ -100,13 +98,13 @@ class ToolHost:
 
     async def attach(
         self, data: bytes | Path | str | AsyncIterable[bytes], media_type: str | None, name: str | None
-    ) -> Attachment:
+    ) -> messages.Attachment:
         """Store bytes, or a file, for this session."""
         return await self._attachments.put(data, media_type=media_type, name=name, session=self.session)
 
-    async def attached(self, given: Attachment) -> Attachment:
+    async def attached(self, given: messages.Attachment) -> messages.Attachment:
         """An attachment that this session may read, with its true size; raises `AttachmentUnknown` for any other."""
-        return Attachment(given.digest, given.media_type, len(await self.attachment(given.digest)), given.name)
+        return messages.Attachment(given.digest, given.media_type, len(await self.attachment(given.digest)), given.name)
 
     # ---- stored results ----
 
@@ -130,9 +128,9 @@ class ToolHost:
         while journal is not None and journal not in seen:
             seen.add(journal)
             async for _, record in session_records.read_records(self.store, journal):
-                key = keys.parse_key(record.key) if isinstance(record, Done) else None
+                key = keys.parse_key(record.key) if isinstance(record, records.Done) else None
                 if key is not None and not (key.inner or key.nested) and (key.run, key.number, key.call) == place:
-                    value = decode_value(bytes(record.value)) if isinstance(record, Done) else None
+                    value = decode_value(bytes(record.value)) if isinstance(record, records.Done) else None
                     return value.encode() if isinstance(value, str) else encode_value(value)
             journal = (await self.store.journal(journal)).parent
         return None
@@ -140,8 +138,8 @@ class ToolHost:
     async def _has_blob(self, journal: str, digest: str) -> bool:
         try:
             async for entry in self.store.read_all(journal):
-                if isinstance(entry.record, Done) and any(blob.digest == digest for blob in entry.record.kept):
+                if isinstance(entry.record, records.Done) and any(blob.digest == digest for blob in entry.record.kept):
                     return True
-        except StoreError:
+        except errors.StoreError:
             pass  # a damaged journal must not hide the others
         return False

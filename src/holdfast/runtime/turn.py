@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 import msgspec
 
+from holdfast import errors, messages, names, records
 from holdfast.agent import Agent, parse_answer, prepare
-from holdfast.errors import JournalMissing, TurnUnknown
 from holdfast.events import TERMINAL, Event, InputAccepted
-from holdfast.messages import Usage
-from holdfast.names import check_text
 from holdfast.policy.rules import milliseconds
-from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_page
 from holdfast.tools.functions import release_call_slot
@@ -35,7 +32,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     turn: str
-    status: EndStatus
+    status: records.EndStatus
     text: str = ""
     value: Any = None
     code: str = ""
@@ -45,14 +42,14 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     blame: machine.Blame | None = None
     """The party that can act: caller, model, tool, code, or the owner of the limit."""
     steps: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = None
     """In US dollars; None where no price is known."""
     allowed: int | float | None = None
     """The value of the limit that was reached, where one was."""
     used: int | float | None = None
     """Usage of that limit."""
-    children: Usage = Usage()
+    children: messages.Usage = messages.Usage()
     """Usage of the sub-agents of the turn; of background ones, so far."""
     children_cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
@@ -67,7 +64,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == "completed"
 
     @property
-    def total_usage(self) -> Usage:
+    def total_usage(self) -> messages.Usage:
         """Usage of the turn with its sub-agents on all levels."""
         return self.usage + self.children
 
@@ -109,19 +106,19 @@ class TurnReader:
         while page := await read_page(self._store, self.session, conversation.seq):
             for seq, record in page:
                 conversation.add(seq, record)
-                if isinstance(record, Admitted) and record.input == self._number:
+                if isinstance(record, records.Admitted) and record.input == self._number:
                     self.run = record.run
-                if isinstance(record, Ended) and record.run == self.run:
+                if isinstance(record, records.Ended) and record.run == self.run:
                     return conversation.endings[record.run]
         return None
 
     async def _check(self) -> None:
         try:
             found = await self._store.input(self.session, self._number)
-        except JournalMissing:
+        except errors.JournalMissing:
             found = None
         if found is None or isinstance(decode_input(found.body), CancelRequest):
-            raise TurnUnknown(self.session, keys.turn_id(self._number))
+            raise errors.TurnUnknown(self.session, keys.turn_id(self._number))
         self._known = True
 
     async def ended_at(self) -> Cursor | None:
@@ -292,7 +289,7 @@ class Turn:
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Request that the turn is stopped, wherever it is. The first request counts; one after the end is too late."""
-        reason = check_text("reason", reason)
+        reason = names.check_text("reason", reason)
         reader = self._reader()
         ending = await reader.read()
         if ending is not None:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast import events
+from holdfast import errors, events
 from holdfast.agent import Agent, agent_in_mode, narrow_agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects import canonical, replay
 from holdfast.effects.performer import JournalLedger, Performer
-from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ONE_STEP, Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
@@ -112,7 +111,7 @@ class TurnRunner:
     @cached_property
     def _model_caller(self) -> model_call.ModelCaller:
         if self._agent is None:
-            raise InvariantBroken(f"the turn {self.run!r} can't be run without its agent")
+            raise errors.InvariantBroken(f"the turn {self.run!r} can't be run without its agent")
         return model_call.ModelCaller(self._host, self._agent, self._turn, self.performer, self._hook_runner)
 
     @cached_property
@@ -221,8 +220,8 @@ class TurnRunner:
                 from holdfast.sandbox.worker import require_programs  # only where it is needed
 
                 require_programs()
-        except (StubsInvalid, ProgramsUnavailable) as error:
-            raise ModeUnavailable(self.run, agent.name, agent.mode, str(error)) from error
+        except (errors.StubsInvalid, errors.ProgramsUnavailable) as error:
+            raise errors.ModeUnavailable(self.run, agent.name, agent.mode, str(error)) from error
 
     def _check_stopped(self) -> None:
         """Cancel a turn that is over but still runs, because a tool or a model swallowed the cancellation."""
@@ -343,7 +342,7 @@ class TurnRunner:
             recorded = "nothing"  # a checkpoint at which nothing entered leaves no record
         if recorded is not None and recorded != name:
             divergence = replay.diverge({"effect": recorded}, {"effect": name})
-            raise self.performer.halt(ReplayMismatch(key, divergence, self._turn.started.code))
+            raise self.performer.halt(errors.ReplayMismatch(key, divergence, self._turn.started.code))
         return key
 
     def _is_passed(self, effect: Checkpoint) -> bool:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from holdfast import messages, records
-from holdfast.errors import InvariantBroken, RecordUnreadable
+from holdfast import errors, messages, records
 from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import Cause, InputTaint, Parked, Record, Started
@@ -246,7 +245,7 @@ class Conversation:
         try:
             self._take(record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
+            raise errors.RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
 
     def _take(self, record: Record) -> None:
         self.watch.take(record)
@@ -361,7 +360,7 @@ class Conversation:
             return
         key = keys.parse_key(record.key)
         if key is None or turn.batch:
-            raise RecordUnreadable(f"{record.run!r} is handed over, but not after a step")
+            raise errors.RecordUnreadable(f"{record.run!r} is handed over, but not after a step")
         self.turn = replace(
             turn,
             records=[],
@@ -560,5 +559,5 @@ def ending_of_record(record: records.Ended) -> machine.Ending:
     if record.value:
         return machine.decode_ending(bytes(record.value))
     if record.error is None:
-        raise InvariantBroken(f"the end of {record.run!r} says nothing")
+        raise errors.InvariantBroken(f"the end of {record.run!r} says nothing")
     return machine.Ending(record.status, record.error.kind, record.error.message, "code")

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import messages
-from holdfast.errors import InvariantBroken
+from holdfast import errors, messages, records
 from holdfast.policy import limits
-from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.programs import answer_message
 from holdfast.turns.results import is_background
 from holdfast.turns.state import (
@@ -59,7 +57,7 @@ class Skipped(msgspec.Struct, frozen=True, array_like=True):
 class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """The end of a turn and its reason. The text of the answer is in the conversation."""
 
-    status: EndStatus
+    status: records.EndStatus
     code: str = ""
     """The reason in one word, for programs: ``steps``, ``deadline``, ``refusal``, ``stream_cut``..."""
     message: str = ""
@@ -182,7 +180,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
         case limits.OutOf() if not isinstance(awaited, Finish):
             return _refused(state, awaited, response)
         case _:
-            raise InvariantBroken(f"{response!r} is no outcome of {awaited!r}")
+            raise errors.InvariantBroken(f"{response!r} is no outcome of {awaited!r}")
 
 
 _STOPS: Final[dict[messages.FinishReason, tuple[str, str]]] = {
@@ -294,7 +292,7 @@ def _correct(state: TurnState, id: int, note: str) -> TurnState:
 def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     results = done.results
     if len(results) != len(awaited.calls):
-        raise InvariantBroken(f"{len(results)} results for {len(awaited.calls)} calls")
+        raise errors.InvariantBroken(f"{len(results)} results for {len(awaited.calls)} calls")
     rules = state.rules
     progress = any([result.state == "ok" for result in results])  # noqa: C419  cheaper
     trace = state.trace
@@ -377,7 +375,7 @@ def _out(state: TurnState, out: limits.OutOf, said: messages.AssistantMessage | 
 
 def _finish(
     state: TurnState,
-    status: EndStatus,
+    status: records.EndStatus,
     code: str,
     message: str,
     blame: Blame | None,

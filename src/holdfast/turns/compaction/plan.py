@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import InvalidArgument, InvariantBroken, RecordUnreadable
+from holdfast import errors, records
 from holdfast.messages import (
     AssistantMessage,
     Attachment,
@@ -31,7 +31,6 @@ from holdfast.messages import (
     UserMessage,
     encode,
 )
-from holdfast.records import Blob  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns import keys, state
 from holdfast.turns.compaction.budget import LEAST_SUMMARY, ContextBudget, Measure, Why, files_in, measured
 from holdfast.turns.environment import Environment
@@ -297,7 +296,7 @@ def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> tu
     at = next((n for n, message in enumerate(messages) if message.id == first), None)
     if at is None:
         if first:
-            raise InvalidArgument("first of turn", first, "the id of a message of the conversation")
+            raise errors.InvalidArgument("first of turn", first, "the id of a message of the conversation")
         return ids, []
     # Messages of Holdfast (notes, notifications) may be summarised once the model has answered them.
     steered = [m.id for m in messages[at + 1 :] if type(m) is UserMessage and m.origin == "user" and m.id not in pinned]
@@ -558,7 +557,7 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 def apply(thread: state.Thread, plan: Plan, summary: str | None = None) -> state.Thread:
     """The thread after `plan`; `summary` replaces its span, if the plan has one to summarise."""
     if plan.format != FORMAT:
-        raise RecordUnreadable(f"a compaction of format {plan.format}")
+        raise errors.RecordUnreadable(f"a compaction of format {plan.format}")
     messages = list(thread.messages)
     if plan.span is not None:
         if any(message.id == plan.mark for message in messages):
@@ -582,10 +581,10 @@ def _without_span(messages: list[Message], plan: Plan, span: Span, summary: str 
     elif summary and summary.strip():
         mark = summary_message(plan.mark, summary, plan.gone)
     else:
-        raise InvariantBroken("a span can't be replaced by a summary that is not there")
+        raise errors.InvariantBroken("a span can't be replaced by a summary that is not there")
     going = {message.id for message in _inside(messages, span)}.difference(span.kept)
     if len(going) != span.count:
-        raise InvariantBroken(f"{span.count} messages were to be replaced, and there are {len(going)}")
+        raise errors.InvariantBroken(f"{span.count} messages were to be replaced, and there are {len(going)}")
     left = [message for message in messages if message.id not in going]
     at = int(bool(left) and mark_of(left[0]) is not None)
     return [*left[:at], mark, *left[at:]]
@@ -615,7 +614,7 @@ def _inside(messages: Sequence[Message], span: Span) -> list[Message]:
     places = {message.id: place for place, message in enumerate(messages)}
     first, last = places.get(span.first), places.get(span.last)
     if first is None or last is None or last < first:
-        raise InvariantBroken(f"the messages {span.first!r} to {span.last!r} are not in this conversation")
+        raise errors.InvariantBroken(f"the messages {span.first!r} to {span.last!r} are not in this conversation")
     return list(messages[first : last + 1])
 
 
@@ -629,7 +628,7 @@ class View:
     def follow(self, whole: state.Thread) -> View:
         """The view after the conversation has grown; new messages are shown whole."""
         if len(whole) < self.told:
-            raise InvariantBroken(f"a conversation of {self.told:,} messages has {len(whole):,} now")
+            raise errors.InvariantBroken(f"a conversation of {self.told:,} messages has {len(whole):,} now")
         if not self.told:
             return View(whole, len(whole))
         added = whole.tail(len(whole) - self.told)
@@ -672,7 +671,7 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
     cost: float | None = 0.0
     attempts: tuple[Attempt, ...] = ()
     """All attempts to write the summary."""
-    asked: tuple[Blob, ...] = ()
+    asked: tuple[records.Blob, ...] = ()
     """The requests for the summary, each kept whole."""
 
     def applied(self, thread: state.Thread) -> state.Thread:

@@ -82,21 +82,13 @@ def spend_of_records(records: Iterable[Record]) -> Spend:
 
 
 def _no_blob(blob: Blob) -> None:
-    message = f"the value of a record is apart from it: {blob.digest}"
-    raise errors.InvariantBroken(message)
+    raise errors.InvariantBroken(f"the value of a record is apart from it: {blob.digest}")
 
 
 def used_by_spend(spend: Spend) -> Consumption:
     """A spend as budgets count it."""
-    return Consumption(
-        spend.model_calls,
-        spend.input_tokens + spend.output_tokens,
-        spend.cost_micros / 1_000_000,
-        spend.tool_calls,
-        spend.tasks,
-        spend.unpriced,
-        spend.wall_ms,
-    )
+    tokens, cost = spend.input_tokens + spend.output_tokens, spend.cost_micros / 1_000_000
+    return Consumption(spend.model_calls, tokens, cost, spend.tool_calls, spend.tasks, spend.unpriced, spend.wall_ms)
 
 
 class SharedBudgets:

@@ -212,7 +212,7 @@ class Runtime:
         tick = rules.milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(store, self._drive_of, self._stopped, concurrency, tick=tick)
-        self._context.engine = self._sessions.engine = self._engine
+        self._context.engine = self._engine
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
         self._retention = None if retention is None else rules.milliseconds(retention) / 1000

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import timedelta
 
-    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.events import Event
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store.contract import Receipt
@@ -298,8 +297,6 @@ class Sessions:
         self._store = context.store
         self._agents = context.agents
         self._register = register
-        self.engine: EmbeddedEngine | None = None
-        """None: another process drives."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which the runtime was opened."""
         self.closed = False
@@ -353,7 +350,7 @@ class Sessions:
 
     async def agent_missing(self, session: str) -> errors.AgentMissing | None:
         """The error for a session whose agent is unknown here and that no other process drives; None otherwise."""
-        if self.engine is None or self.engine.drives(session):
+        if self._context.engine is None or self._context.engine.drives(session):
             return None
         name = await self._holder_of(session)
         if name is None or name in self._agents or await self._store.holder(session) is not None:
@@ -371,7 +368,7 @@ class Sessions:
         """Sessions with work whose agents are unknown here and that no other process drives."""
         found: list[StuckProcess] = []
         after = 0
-        while self.engine is not None and (page := await self._store.work(after)):
+        while self._context.engine is not None and (page := await self._store.work(after)):
             for work in page:
                 held = work.holder is not None and not self._store.owner_gone(work.holder)
                 if work.kind == "session" and not held and (name := work.agent or "") not in self._agents:
@@ -449,7 +446,7 @@ class Sessions:
             if terms.looks_back_ms:
                 window_ms, duplicate_ms = milliseconds(terms.window), milliseconds(terms.duplicate_window)
                 window = AdmissionWindow(terms.per_window, window_ms, terms.duplicates, duplicate_ms)
-            early = due is None and self.engine is not None
+            early = due is None and self._context.engine is not None
             accepting = self._store.accept_into(
                 session,
                 "session",
@@ -466,15 +463,15 @@ class Sessions:
                 metadata=metadata,
             )
             # The drive of an idle session begins at once: its lease is claimed in the same commit.
-            begun = early and self.engine is not None and self.engine.begin_early(session)
+            begun = early and self._context.engine is not None and self._context.engine.begin_early(session)
             receipt = await accepting
             if receipt.fresh and due is not None:
                 # The deadline counts while the input is queued, too; then no drive watches it.
                 await self._store.open_wait(
                     session, deadline_wait(keys.turn_id(receipt.input)), deadline=receipt.at + due
                 )
-            if self.engine is not None and not begun and (session, key) not in self._context.held_inputs:
-                self.engine.poke(session)
+            if self._context.engine is not None and not begun and (session, key) not in self._context.held_inputs:
+                self._context.engine.poke(session)
         except REFUSALS as error:
             await self.record_refusal(session, agent, key, error)
             raise
@@ -501,8 +498,8 @@ class Sessions:
             fresh = (await self._store.accept(session, body, key=stop_key(run), urgent=True)).fresh
         except errors.KeyConflict:
             fresh = False
-        if self.engine is not None:
-            self.engine.retry(session)
+        if self._context.engine is not None:
+            self._context.engine.retry(session)
         crash_point("cancel.accepted")
         # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
         await self._context.children.stop_turn(session, run, reason)
@@ -514,7 +511,7 @@ class Sessions:
 
     def hold_back(self, session: str, key: str) -> Callable[[], None]:
         """Begin no turn with this input until the returned function is called. Other processes may begin it."""
-        engine, held = self.engine, self._context.held_inputs
+        engine, held = self._context.engine, self._context.held_inputs
         if engine is None:
             return lambda: None
         held[session, key] += 1
@@ -530,9 +527,9 @@ class Sessions:
 
     def stuck(self, session: str) -> errors.HoldfastError | None:
         """The error for which the engine has given up a session, if any."""
-        return None if self.engine is None else self.engine.stuck.get(session)
+        return None if self._context.engine is None else self._context.engine.stuck.get(session)
 
     @property
     def crowded(self) -> bool:
         """True if sessions wait for room: then a call that only waits should be parked rather than kept in memory."""
-        return self.closed or (self.engine is not None and self.engine.crowded)
+        return self.closed or (self._context.engine is not None and self._context.engine.crowded)

@@ -395,12 +395,5 @@ class Compaction:
     def room(self, window: int, fixed: int) -> ContextBudget:
         """The room of a request in a window of this size."""
         reserve = min(window // 4, MOST_RESERVE) if self.reserve is None else self.reserve
-        return ContextBudget(
-            window=window,
-            reserve=min(reserve, window - 1),
-            fixed=fixed,
-            full=self.full,
-            aim=self.aim,
-            recent=self.recent,
-            summary=self.summary,
-        )
+        same = {name: getattr(self, name) for name in ("full", "aim", "recent", "summary")}
+        return ContextBudget(window=window, reserve=min(reserve, window - 1), fixed=fixed, **same)

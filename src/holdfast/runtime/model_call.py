@@ -21,8 +21,7 @@ from holdfast.agent import Agent, Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
 from holdfast.effects.drive import Boundary, drive, replay
-from holdfast.effects.replay import Drift, Repeat
-from holdfast.effects.replay import UseRecorded as Recorded
+from holdfast.effects.replay import Drift, Repeat, UseRecorded
 from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
@@ -33,11 +32,8 @@ from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime import authorization, compaction, hooks
 from holdfast.runtime.context import RuntimeContext, is_control_flow
 from holdfast.store.spending import Spend, model_spend
-from holdfast.turns import environment
+from holdfast.turns import environment, machine, results
 from holdfast.turns.compaction.plan import MARK as COMPACTED
-from holdfast.turns.machine import added
-from holdfast.turns.results import MARK as PAID
-from holdfast.turns.results import paid_for, paid_tries
 from holdfast.turns.state import CallModel, Compacted, ModelCallFailed, Replied, Thread, UsedUp
 
 if TYPE_CHECKING:
@@ -96,7 +92,8 @@ class PartialReply:
     @property
     def wasted(self) -> messages.ModelReply | None:
         """Usage of attempts that brought no text; None if they used nothing."""
-        return None if self.whole is not None or any(self.words) else paid_tries((self.attempts or [])[self.paid :])
+        unpaid = (self.attempts or [])[self.paid :]
+        return None if self.whole is not None or any(self.words) else results.paid_tries(unpaid)
 
     def outcome(self, model: str, now: int) -> Done | Cancelled:
         """The record of this reply: the text so far with all attempts, or the attempts alone."""
@@ -169,7 +166,7 @@ class ModelCaller:
         if found is not None and (any(found.words) or found.whole or found.attempts):
             outcome = found.outcome(self._agent.model.name, now)
             if isinstance(outcome, Cancelled) and (wasted := self._wasted) is not None:
-                yield paid_for(wasted, outcome)
+                yield results.paid_for(wasted, outcome)
             yield outcome
 
     @property
@@ -201,7 +198,7 @@ class ModelCaller:
                 return out
         ask = self._effect_request(thread)
         decision = performer.decide(key, ask, Repeat.FREE)
-        if isinstance(decision, Recorded):
+        if isinstance(decision, UseRecorded):
             return self._with_context(self._recorded_response(key, decision.outcome), effect.thread, thread)
         try:
             response = await self._call_model(effect, thread, key, ask, again=True)
@@ -245,7 +242,7 @@ class ModelCaller:
             case Done():
                 return Replied(messages.decode_reply(bytes(outcome.value)))
             case Failed():
-                found = [found.outcome for found in self._performer.below(key, PAID)]
+                found = [found.outcome for found in self._performer.below(key, results.MARK)]
                 paid = [messages.decode_reply(bytes(each.value)) for each in found if isinstance(each, Done)]
                 return _call_failed(outcome, paid[0] if paid else None)
             case _:
@@ -288,7 +285,7 @@ class ModelCaller:
             return response
         usage, cost = self._get_compactor().take_usage()
         if isinstance(response, ModelCallFailed):
-            cost = added(response.cost, cost)
+            cost = machine.added(response.cost, cost)
             return ModelCallFailed(response.code, response.message, response.usage + usage, cost)
         return Replied(response.reply, seen, usage, cost)
 
@@ -311,8 +308,8 @@ class ModelCaller:
                 answer = await self._call_with_hooks(partial, request)
             if self._earlier:
                 answer = msgspec.structs.replace(answer, attempts=(*self._earlier, *answer.attempts))
-                if (wasted := paid_tries(self._unpaid)) is not None:
-                    usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
+                if (wasted := results.paid_tries(self._unpaid)) is not None:
+                    usage, cost = answer.usage + wasted.usage, machine.added(answer.cost, self._with_cost(wasted).cost)
                     answer = msgspec.structs.replace(answer, usage=usage, cost=cost)
             said = messages.encode(answer)
             body = self._redactor.bytes(said, numbers=False) if self._redactor.active else said
@@ -347,7 +344,7 @@ class ModelCaller:
 
     def _paid_attempts(self, error: errors.ModelError) -> messages.ModelReply | None:
         """Usage of a call that ended with an error."""
-        wasted = paid_tries((*self._unpaid, *error.attempts))
+        wasted = results.paid_tries((*self._unpaid, *error.attempts))
         if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
             wasted = messages.ModelReply((), "cancelled", error.usage, self._agent.model.name)
         return None if wasted is None else self._with_cost(wasted)
@@ -733,7 +730,7 @@ class DirectCaller:
 
     def _waste(self, tried: Sequence[messages.Attempt]) -> messages.ModelReply | None:
         """Usage of attempts without a reply."""
-        wasted = paid_tries(tried)
+        wasted = results.paid_tries(tried)
         return None if wasted is None else self._with_cost(wasted)
 
     async def _value(self, outcome: Outcome) -> Any:
@@ -771,7 +768,7 @@ def failure_records(failed: Failed | Cancelled, paid: messages.ModelReply | None
     """The records of a call without a usable reply, and the spend of the unusable one (`paid`)."""
     if paid is None:
         return [failed], None
-    return [paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
+    return [results.paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
 
 
 def _attempts_detail(tried: Sequence[messages.Attempt]) -> msgspec.Raw:

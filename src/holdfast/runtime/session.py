@@ -16,8 +16,7 @@ from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
 from holdfast.messages import Attachment, Message, Text, Usage
-from holdfast.policy.admission import Admission as Terms
-from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
+from holdfast.policy.admission import Admission, decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import StuckProcess
@@ -387,7 +386,7 @@ class Sessions:
         for name in self._agents:
             await self._store_rules(name)
 
-    async def terms(self, agent: str) -> Terms:
+    async def terms(self, agent: str) -> Admission:
         """The admission rules of an agent, also of one that only other processes have."""
         known = self._agents.get(agent)
         if known is None:

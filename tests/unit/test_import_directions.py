@@ -49,6 +49,7 @@ ALLOWED = {
     ("tools.context", "runtime"),  # a call has the runtime's services for the toolkits
     ("toolkits.agents", "agent"),
     ("toolkits.tasks", "runtime"),
+    ("turns.notices", "store"),
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [

@@ -12,17 +12,14 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast import errors
-from holdfast.eventloop import cancel_all, spawn
-from holdfast.names import is_session_id
+from holdfast import errors, eventloop, names
 from holdfast.policy.limits import TICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.runtime.drive import JournalDrive
-    from holdfast.store import Store
-    from holdfast.store.contract import Work
+    from holdfast.store import Store, contract
 
 
 _log: Final = logging.getLogger("holdfast.engine")
@@ -64,7 +61,7 @@ class EmbeddedEngine:
     def __init__(
         self,
         store: Store,
-        make: Callable[[Work | str, bool], JournalDrive | None],
+        make: Callable[[contract.Work | str, bool], JournalDrive | None],
         on_stuck: Callable[[str], None],
         concurrency: int,
         *,
@@ -107,7 +104,7 @@ class EmbeddedEngine:
     def start(self) -> None:
         """Begin to poll; the first poll finds interrupted work."""
         self._wake.set()
-        self._tasks = [spawn(self._listen()), spawn(self._serve())]
+        self._tasks = [eventloop.spawn(self._listen()), eventloop.spawn(self._serve())]
 
     def poke(self, session: str, *, again: bool = False) -> None:
         """Drive `session`, or notify its drive, after a change in this process.
@@ -294,7 +291,7 @@ class EmbeddedEngine:
                 break
         return True
 
-    def _consider(self, work: Work) -> None:
+    def _consider(self, work: contract.Work) -> None:
         session = work.journal
         if session in self.stuck or self._stopping:
             return
@@ -314,12 +311,12 @@ class EmbeddedEngine:
 
     # ---- driving ----
 
-    def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
+    def _begin(self, session: str, work: contract.Work | str, *, urgent: bool = False) -> None:
         """Drive a session, or queue it without room. Urgent work (a stop) needs no room."""
         failed = self._failures.get(session)
         if failed is not None and failed[1] > asyncio.get_running_loop().time():
             return
-        if not is_session_id(session):
+        if not names.is_session_id(session):
             drive = self._make(work, False)
             if drive is not None:
                 self.begin_task(session, drive, under_way=urgent)
@@ -336,7 +333,7 @@ class EmbeddedEngine:
             self._spawn(session, drive)
 
     def _spawn(self, session: str, drive: JournalDrive) -> None:
-        task = spawn(drive.run())
+        task = eventloop.spawn(drive.run())
         self._active[session] = (drive, task)
         task.add_done_callback(lambda done: self._ended(session, done))
 
@@ -389,4 +386,4 @@ class EmbeddedEngine:
         tasks = [task for _, task in self._active.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
-        await cancel_all([*tasks, *self._tasks])
+        await eventloop.cancel_all([*tasks, *self._tasks])

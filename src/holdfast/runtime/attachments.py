@@ -9,10 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import AttachmentUnknown, BlobMissing, InvalidArgument
-from holdfast.media import File, check_media_type, media_type_of
+from holdfast import errors, media, names
 from holdfast.messages import Attachment
-from holdfast.names import check_id
 from holdfast.policy.rules import milliseconds
 from holdfast.store.attachments import CHUNK, AttachmentSpool
 
@@ -51,11 +49,11 @@ class Attachments:
         guessed = None if type(name) is not str else mimetypes.guess_type(name)[0]
         if isinstance(data, bytes):
             # `File` checks the arguments.
-            kind = media_type_of(data, media_type, guessed) if data else media_type or "application/octet-stream"
-            data = File(data, kind, name=name).data
+            kind = media.media_type_of(data, media_type, guessed) if data else media_type or "application/octet-stream"
+            data = media.File(data, kind, name=name).data
             return as_attachment(await self._store.put_attachment(data, kind, name=name, session=session))
         if not isinstance(data, Path | str | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("data", data, "bytes, the path of a file, or an async iterable of bytes")
+            raise errors.InvalidArgument("data", data, "bytes, the path of a file, or an async iterable of bytes")
         spool = self._store.spool()
         try:
             if isinstance(data, AsyncIterable):
@@ -63,8 +61,8 @@ class Attachments:
             else:
                 await asyncio.to_thread(_read_file, spool, Path(data))
             if not spool.size:
-                raise InvalidArgument("file", b"", "bytes that are not empty")  # the spool is closed below
-            kind = check_media_type(media_type_of(spool.sample(), media_type, guessed), name)
+                raise errors.InvalidArgument("file", b"", "bytes that are not empty")  # the spool is closed below
+            kind = media.check_media_type(media.media_type_of(spool.sample(), media_type, guessed), name)
         except BaseException:
             spool.close()  # ends a thread that still writes to it
             raise
@@ -80,7 +78,7 @@ class Attachments:
             body = await self._store.blob(digest)
             if body is not None:
                 return body
-        raise AttachmentUnknown(digest, session)
+        raise errors.AttachmentUnknown(digest, session)
 
     async def stream(self, attachment: Attachment | str, *, session: str | None = None) -> AsyncGenerator[bytes]:
         """Yield the bytes in parts: ``async for part in runtime.attachments.stream(picture)``.
@@ -89,16 +87,16 @@ class Attachments:
         """
         digest = _digest_of(attachment)
         if session is not None and not await self._store.may_read(session, digest):
-            raise AttachmentUnknown(digest, session)
+            raise errors.AttachmentUnknown(digest, session)
         begun = False
         try:
             async for chunk in self._store.blob_chunks(digest):
                 begun = True
                 yield chunk
-        except BlobMissing:
+        except errors.BlobMissing:
             if begun:  # collected meanwhile
                 raise
-            raise AttachmentUnknown(digest, session) from None
+            raise errors.AttachmentUnknown(digest, session) from None
 
     async def of(self, session: str | None = None) -> list[Attachment]:
         """The attachments put for a session or sent to it; without a session, those of none."""
@@ -117,12 +115,12 @@ class Attachments:
         """
         age = milliseconds(older_than)
         if age < milliseconds(MIN_COLLECT_GRACE):
-            raise InvalidArgument("older_than", older_than, f"{MIN_COLLECT_GRACE} or more")
+            raise errors.InvalidArgument("older_than", older_than, f"{MIN_COLLECT_GRACE} or more")
         return await self._store.collect_unused(unused_ms=age, without_roots=without_roots, dry_run=dry_run)
 
-    async def of_input(self, given: File | Attachment, session: str) -> Attachment:
+    async def of_input(self, given: media.File | Attachment, session: str) -> Attachment:
         """The stored attachment of an input; raises `AttachmentUnknown` if it may not be sent to this session."""
-        if isinstance(given, File):
+        if isinstance(given, media.File):
             put = await self._store.put_attachment(given.data, given.media_type, name=given.name, session=session)
             return Attachment(put.digest, given.media_type, put.size, given.name)
         digest = _digest_of(given)
@@ -131,7 +129,7 @@ class Attachments:
         if put is not None:
             return as_attachment(put)
         if not await self._store.may_read(session, digest) or (body := await self._store.blob(digest)) is None:
-            raise AttachmentUnknown(digest, session)
+            raise errors.AttachmentUnknown(digest, session)
         return Attachment(digest, given.media_type, len(body), given.name)
 
 
@@ -141,7 +139,7 @@ def as_attachment(put: StoredAttachment) -> Attachment:
 
 
 def _digest_of(given: object) -> str:
-    return check_id("digest", given.digest if isinstance(given, Attachment) else given)
+    return names.check_id("digest", given.digest if isinstance(given, Attachment) else given)
 
 
 def _read_file(spool: AttachmentSpool, path: Path) -> None:
@@ -150,7 +148,7 @@ def _read_file(spool: AttachmentSpool, path: Path) -> None:
             while part := file.read(CHUNK):
                 spool.add(part)
     except OSError as error:
-        raise InvalidArgument("file", str(path), f"one that can be read ({error.strerror})") from error
+        raise errors.InvalidArgument("file", str(path), f"one that can be read ({error.strerror})") from error
 
 
 async def _fill_spool(spool: AttachmentSpool, parts: AsyncIterable[bytes]) -> None:
@@ -159,7 +157,7 @@ async def _fill_spool(spool: AttachmentSpool, parts: AsyncIterable[bytes]) -> No
     size = 0
     async for part in parts:
         if type(part) is not bytes:
-            raise InvalidArgument("data", part, "parts that are bytes")
+            raise errors.InvalidArgument("data", part, "parts that are bytes")
         gathered.append(part)
         size += len(part)
         if size >= CHUNK:

@@ -11,23 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from holdfast.errors import InvariantBroken, StoreBusy
-from holdfast.messages import decode_reply
-from holdfast.policy.limits import (
-    ONE_STEP,
-    Budget,
-    Consumption,
-    background_room,
-    find_exceeded_budget,
-    find_exceeded_limit,
-    use_of_calls,
-)
+from holdfast import errors, messages
+from holdfast.policy import limits
+from holdfast.policy.limits import ONE_STEP, Budget, Consumption, OutOf
 from holdfast.processes.keys import is_process_key
 from holdfast.records import TASK_RUN, Blob, Done, Opened, Outcome, Record
 from holdfast.store.spending import DAY_MS, NO_SPEND, ReadBlob, Spend, day_of, model_spend
-from holdfast.turns import keys
+from holdfast.turns import keys, results
 from holdfast.turns.compaction.plan import RecordedCompaction, decode_compaction, is_compaction
-from holdfast.turns.results import is_paid
 from holdfast.turns.state import CallModel, Effect, RunTools, TurnState
 
 if TYPE_CHECKING:
@@ -35,7 +26,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.policy.limits import OutOf
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.store import Store
     from holdfast.turns.conversation import OpenTurn
@@ -55,7 +45,7 @@ def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
     if type(record) is Opened:  # a background call counts for its agent from the moment it is accepted
         return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None
     name = getattr(record, "key", "")
-    unused = is_paid(name)
+    unused = results.is_paid(name)
     if is_process_key(name):
         if type(record) is Done and record.ask is not None and record.ask.kind == "direct":
             return _spend_of_value(record, read, 0 if unused else 1)
@@ -74,7 +64,7 @@ def _spend_of_value(record: Done, read: ReadBlob, steps: int) -> Spend | None:
         return None
     if is_compaction(record.key):
         return compaction_spend(decode_compaction(body))
-    reply = decode_reply(body)
+    reply = messages.decode_reply(body)
     return model_spend(reply.usage, reply.cost, steps=steps)
 
 
@@ -84,21 +74,13 @@ def spend_of_records(records: Iterable[Record]) -> Spend:
 
 
 def _no_blob(blob: Blob) -> None:
-    message = f"the value of a record is apart from it: {blob.digest}"
-    raise InvariantBroken(message)
+    raise errors.InvariantBroken(f"the value of a record is apart from it: {blob.digest}")
 
 
 def used_by_spend(spend: Spend) -> Consumption:
     """A spend as budgets count it."""
-    return Consumption(
-        spend.model_calls,
-        spend.input_tokens + spend.output_tokens,
-        spend.cost_micros / 1_000_000,
-        spend.tool_calls,
-        spend.tasks,
-        spend.unpriced,
-        spend.wall_ms,
-    )
+    tokens, cost = spend.input_tokens + spend.output_tokens, spend.cost_micros / 1_000_000
+    return Consumption(spend.model_calls, tokens, cost, spend.tool_calls, spend.tasks, spend.unpriced, spend.wall_ms)
 
 
 class SharedBudgets:
@@ -128,7 +110,7 @@ class SharedBudgets:
         if isinstance(effect, CallModel):
             ahead = ONE_STEP
         elif isinstance(effect, RunTools):
-            ahead = use_of_calls(len(effect.calls), sum(call.name in state.rules.tasks for call in effect.calls))
+            ahead = limits.use_of_calls(len(effect.calls), sum(call.name in state.rules.tasks for call in effect.calls))
         else:
             return None
         out = await self._find_exhausted(state.used, ahead)
@@ -142,59 +124,59 @@ class SharedBudgets:
         return out
 
     async def _find_exhausted(self, used: Consumption, ahead: Consumption) -> OutOf | None:
-        limits, self._used = self._agent.limits, used
-        if limits.daily is not None or limits.total is not None:
+        own, self._used = self._agent.limits, used
+        if own.daily is not None or own.total is not None:
             await self._performer.settle()  # the store counts the usage of this turn with its records
         below = await self._used_by_children(self._turn.run) if self._delegates else Consumption()
         turn, session, day, total = await self._used_so_far()
-        self.tasks, ms = background_room(limits, turn, session, day, total)
+        self.tasks, ms = limits.background_room(own, turn, session, day, total)
         self._host.let_run(ms)
         out = None
         if below != Consumption():
-            family = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
-            out = find_exceeded_limit(family, used + below, ahead, "family")
-        return out or find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
+            family = Budget(tokens=own.tokens, cost_usd=own.cost_usd)
+            out = limits.find_exceeded_limit(family, used + below, ahead, "family")
+        return out or limits.find_exceeded_budget(own, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
     async def is_last_step(self) -> bool:
         """True if a budget of the day or of the agent leaves one step, by the recorded usage."""
-        limits = self._agent.limits
+        own = self._agent.limits
         await self._performer.settle()
         _, _, day, total = await self._used_so_far()
-        pairs = ((limits.daily, day), (limits.total, total))
+        pairs = ((own.daily, day), (own.total, total))
         return any(budget is not None and budget.steps == used.steps + 1 for budget, used in pairs)
 
     async def find_exhausted_time(self) -> OutOf | None:
         """The budget of time that is used up, if any."""
         used = await self._used_so_far()
-        _, ms = background_room(self._agent.limits, *used)
+        _, ms = limits.background_room(self._agent.limits, *used)
         self._host.let_run(ms)
         if ms is None or ms > 0:
             return None
         turn, session, day, total = used
         turn = Consumption(wall_ms=turn.wall_ms)
         kept = [None if budget is None else Budget(wall_time=budget.wall_time) for budget in self._agent.limits.budgets]
-        limits = replace(self._agent.limits, session=kept[0], daily=kept[1], total=kept[2])  # those of time alone
-        return find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=Consumption())
+        own = replace(self._agent.limits, session=kept[0], daily=kept[1], total=kept[2])  # those of time alone
+        return limits.find_exceeded_budget(own, turn=turn, session=session, day=day, total=total, ahead=Consumption())
 
     async def _used_by_children(self, run: str | None) -> Consumption:
         return (await self._host.context.children.below(self._host.session, run)).used
 
     async def _used_so_far(self) -> tuple[Consumption, Consumption, Consumption, Consumption]:
         """The usage of turn, session, day and agent so far."""
-        limits, name, mine = self._agent.limits, self._agent.name, self._used
+        own, name, mine = self._agent.limits, self._agent.name, self._used
         now = self._performer.now()
         worked, since = self._host.worked()
         turn = replace(mine, wall_ms=max(worked + now - since - self._turn.used.wall_ms, 0))
         session = day = total = Consumption()
-        if limits.session is not None:
+        if own.session is not None:
             below = await self._used_by_children(None)  # with those of earlier turns
             session = replace(self._turn.used + mine + below, wall_ms=worked + now - since + below.wall_ms)
-        if limits.daily is not None:
+        if own.daily is not None:
             today = day_of(now)
             more = now - max(since, today * DAY_MS)
             spent = used_by_spend(await self._host.context.store.spent(name, today))
             day = replace(spent, wall_ms=spent.wall_ms + more)
-        if limits.total is not None:
+        if own.total is not None:
             spent = used_by_spend(await self._host.context.store.spent(name, None))
             total = replace(spent, wall_ms=spent.wall_ms + now - since)
         return turn, session, day, total
@@ -207,5 +189,5 @@ async def count_older_spending(store: Store) -> None:
     """Count the spending of records that an older release wrote."""
     try:
         await store.count_older_spending(spend_of_record)
-    except StoreBusy as error:  # another process does the same; the next one to open the store tries again
+    except errors.StoreBusy as error:  # another process does the same; the next one to open the store tries again
         _log.warning("spending recorded by an older release is not counted yet: %s", error)

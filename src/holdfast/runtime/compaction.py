@@ -14,23 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import events, messages
+from holdfast import errors, events, messages
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes, printable
-from holdfast.errors import InvariantBroken, ModelError
 from holdfast.models import Model, respond
 from holdfast.models import model as named
 from holdfast.policy.hooks import HookRequest
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, Record
-from holdfast.runtime.budgets import compaction_spend
-from holdfast.runtime.context import is_control_flow
+from holdfast.runtime import budgets, context
 from holdfast.tools.results import RESULT_READER, describe_error
+from holdfast.turns import machine, results
 from holdfast.turns.compaction import plan
 from holdfast.turns.compaction.budget import ESTIMATOR, Careful, ContextBudget, Counter, Gauge, Why
 from holdfast.turns.compaction.summary import Refused, accept_summary, chunks, prior_of, repair_request, summary_request
-from holdfast.turns.machine import added
-from holdfast.turns.results import paid_for, paid_tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.effects.replay import RecordedEffect
     from holdfast.runtime.model_call import ModelHooks
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.turns.conversation import OpenTurn
+    from holdfast.turns import conversation
     from holdfast.turns.state import Thread
 
 
@@ -57,7 +54,7 @@ _log: Final = logging.getLogger("holdfast.compaction")
 class Compactor:
     """Compacts the context of one turn."""
 
-    def __init__(self, host: SessionDrive, agent: Agent, turn: OpenTurn, model_hooks: ModelHooks) -> None:
+    def __init__(self, host: SessionDrive, agent: Agent, turn: conversation.OpenTurn, model_hooks: ModelHooks) -> None:
         self._host = host
         self._agent = agent
         self._turn = turn
@@ -107,7 +104,7 @@ class Compactor:
 
     def _count(self, made: plan.RecordedCompaction) -> None:
         self.usage += made.usage
-        self.cost = added(self.cost, made.cost)
+        self.cost = machine.added(self.cost, made.cost)
 
     def note_reported_tokens(self, thread: Thread, reply: messages.ModelReply) -> None:
         """Learn from the token count of the provider."""
@@ -176,7 +173,7 @@ class Compactor:
         outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
         if not isinstance(outcome, Done):
             return None
-        self._performer.submit([outcome], patient=True, spend=compaction_spend(kept))
+        self._performer.submit([outcome], patient=True, spend=budgets.compaction_spend(kept))
         return kept
 
     def _ask(self, key: str, target: str, content: bytes) -> EffectRequest:
@@ -197,12 +194,12 @@ class Compactor:
             ask = self._ask(key, "summary", key.encode())
             detail = msgspec.Raw(self._performer.redactor.bytes(messages.encode(summary.tries), numbers=False))
             cancelled = Cancelled(at=now, key=self._next_key(key), ask=ask, detail=detail)
-            wasted = paid_tries(summary.tries)
+            wasted = results.paid_tries(summary.tries)
             if wasted is not None:
                 cost = self._host.price(wasted, wasted.model)
-                self.usage, self.cost = self.usage + wasted.usage, added(self.cost, cost)
+                self.usage, self.cost = self.usage + wasted.usage, machine.added(self.cost, cost)
                 # Recorded below the model call: records below a compaction are read as compactions.
-                yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
+                yield results.paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
             yield cancelled
 
     async def _carry_out(self, key: str, thread: Thread, made: plan.Plan) -> plan.RecordedCompaction:
@@ -216,13 +213,13 @@ class Compactor:
         try:
             await self._summarise(key, thread, made, summary)
         except BaseException as error:
-            if is_control_flow(error):
+            if context.is_control_flow(error):
                 raise
             summary.failure = describe_error(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
         if summary.failure and made.why == "asked":
             self.failed_summary = summary.paid()
-            raise ModelError(summary.failure, kind="no_summary")
+            raise errors.ModelError(summary.failure, kind="no_summary")
         if summary.failure:
             dropped = plan.fallback(thread, made)
             gone = 0 if dropped.span is None else dropped.span.count
@@ -256,7 +253,7 @@ class Compactor:
                 question = summary_request(chunk.text, prior, made.cap)
                 prior = await self._extend_summary(key, model, question, made, summary)
                 written = True
-            except ModelError as error:
+            except errors.ModelError as error:
                 # One failed chunk does not fail the summary. After the second failure no further chunk is sent to the
                 # model.
                 last = number == len(parts) - 1
@@ -277,7 +274,7 @@ class Compactor:
         for last in (False, True):
             try:
                 reply = await self._ask_model(key, model, request, summary)
-            except ModelError as error:
+            except errors.ModelError as error:
                 if last or not error.retryable:
                     raise
                 continue
@@ -285,12 +282,12 @@ class Compactor:
             if not isinstance(found, Refused):
                 return found
             if last:
-                raise ModelError(found.detail, kind=found.reason)
+                raise errors.ModelError(found.detail, kind=found.reason)
             said = reply.text[: _CHARACTERS_PER_TOKEN * (question.settings.max_output_tokens or 0)].strip()
             refused = (messages.AssistantMessage("summary.refused", (messages.Text(said),)),) if said else ()
             complaint = messages.UserMessage("summary.repair", (messages.Text(repair_request(found)),), "holdfast")
             request = replace(request, messages=(*question.messages, *refused, complaint))
-        raise InvariantBroken("a summary was asked for twice and neither given nor refused")
+        raise errors.InvariantBroken("a summary was asked for twice and neither given nor refused")
 
     async def _ask_model(
         self, key: str, model: Model, request: messages.ModelRequest, summary: _SummaryDraft
@@ -307,9 +304,9 @@ class Compactor:
         self._requests.append(plan.encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
         try:
             said = messages.encode(await respond(model, request))
-        except ModelError as error:
+        except errors.ModelError as error:
             summary.tries[begun:] = error.attempts or summary.tries[begun:]
-            wasted = paid_tries(summary.tries[begun:])
+            wasted = results.paid_tries(summary.tries[begun:])
             if wasted is not None:
                 summary.count(wasted, self._host.price(wasted, model.name), model.name)
             raise
@@ -337,7 +334,7 @@ class _SummaryDraft:
         self.model = printable((reply.model or model)[:_MAX_MODEL_NAME])
         self.calls += 1
         self.usage += reply.usage
-        self.cost = added(self.cost, reply.cost if reply.cost is not None else price)
+        self.cost = machine.added(self.cost, reply.cost if reply.cost is not None else price)
 
     def paid(self) -> messages.ModelReply | None:
         """Its usage, as a reply without text; None if it used nothing."""

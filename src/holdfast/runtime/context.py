@@ -17,11 +17,9 @@ from holdfast.policy.hooks import Hooks, ToolDecision
 from holdfast.policy.limits import MISSING_TOOL_MS, OutOf
 from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
-from holdfast.secrets.forms import schema_words
-from holdfast.secrets.sources import SecretAccess, SecretsInput, make_secrets
+from holdfast.secrets import forms, sources
 from holdfast.store.paths import memory_folder
-from holdfast.triggers.definition import TriggerCommand
-from holdfast.triggers.state import TriggerState
+from holdfast.triggers import definition, state
 from holdfast.turns.compaction.plan import RecordedCompaction
 from holdfast.turns.conversation import CancelRequest, CheckpointOutcome, UserInput
 from holdfast.turns.machine import Ending
@@ -34,14 +32,12 @@ if TYPE_CHECKING:
     from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.memory import Memory, Mirror
     from holdfast.models.prices import Price
-    from holdfast.processes.service import Processes
-    from holdfast.processes.sub_agents import SubAgents
+    from holdfast.processes import service, sub_agents
     from holdfast.processes.tasks import Tasks
+    from holdfast.runtime import session, session_driver
     from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.hooks import AfterTurnHooks
     from holdfast.runtime.programs import Sandboxes
-    from holdfast.runtime.session import Sessions
-    from holdfast.runtime.session_driver import Turnstile
     from holdfast.store import Store
 
 
@@ -94,7 +90,7 @@ class RuntimeContext:
     store: Store
     agents: Mapping[str, Agent]
     changes: ChangeFeed
-    turnstile: Turnstile
+    turnstile: session_driver.Turnstile
     lease_ms: int
     prices: Mapping[str, Price]
     can_deliver: Callable[[str], bool]
@@ -102,7 +98,7 @@ class RuntimeContext:
     process: str
     """Name of this operating-system process in records."""
     memories: MirroredMemory
-    secrets: SecretAccess
+    secrets: sources.SecretAccess
     hooks: tuple[Hooks, ...] = ()
     """Hooks of the runtime: they run for all agents, after the agent's own."""
     inline_budget: float | None = None
@@ -114,11 +110,11 @@ class RuntimeContext:
     engine: EmbeddedEngine | None = None
     """None: another process drives."""
     turn_hooks: AfterTurnHooks = field(init=False)
-    processes: Processes = field(init=False)
+    processes: service.Processes = field(init=False)
     tasks: Tasks = field(init=False)
-    children: SubAgents = field(init=False)
+    children: sub_agents.SubAgents = field(init=False)
     programs: Sandboxes = field(init=False)
-    sessions: Sessions = field(init=False)
+    sessions: session.Sessions = field(init=False)
 
     def poke(self, journal: str) -> None:
         """Let the engine look at a journal that this process has changed."""
@@ -141,9 +137,9 @@ def is_control_flow(error: BaseException) -> bool:
     return isinstance(error, Halted | Suspended | RuntimeClosing | KeyboardInterrupt | GeneratorExit)
 
 
-def make_secret_access(store: Store, given: SecretsInput) -> SecretAccess:
+def make_secret_access(store: Store, given: sources.SecretsInput) -> sources.SecretAccess:
     """Access to the secrets of the host; they are hidden in everything that is written to `store`."""
-    access = SecretAccess(make_secrets(given), store.redactor)
+    access = sources.SecretAccess(sources.make_secrets(given), store.redactor)
     if given is not None:
         store.redactor.reserve(_journal_words())
         access.hide_environment()
@@ -160,5 +156,5 @@ def hide_secret(store: Store, name: str, value: str) -> None:
 def _journal_words() -> frozenset[str]:
     """Field names and tags of all JSON that we write: no secret may be one of these words."""
     records = (Record, ModelReply, Message, UserInput, CancelRequest, CheckpointOutcome, Ending, TaskCall, Registration)
-    states = (TriggerState, TriggerCommand, RecordedCompaction, ChangedVariables)
-    return schema_words(*records, *states, Question, Approved, Denied, ToolDecision, OutOf)
+    states = (state.TriggerState, definition.TriggerCommand, RecordedCompaction, ChangedVariables)
+    return forms.schema_words(*records, *states, Question, Approved, Denied, ToolDecision, OutOf)

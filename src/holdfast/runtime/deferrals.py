@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast import errors, names
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes, encode_value
 from holdfast.effects.keys import scope_of, segment
-from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, JournalMissing, PayloadTooLarge
 from holdfast.errors.caller import TriggerInvalid
-from holdfast.names import check_string, is_task_id
 from holdfast.policy.rules import milliseconds
 from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Record
 from holdfast.runtime.reconciliation import is_reconciliation_answer, is_reconciliation_wait
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.tool_call import RunningCall
-    from holdfast.store import Store
-    from holdfast.store.contract import Wait
+    from holdfast.store import Store, contract
 
 
 DEFERRAL_KIND: Final = "deferral"
@@ -84,7 +82,7 @@ class Deferrals:
         """Open the deferral of a call, or return the existing one. When this returns, it can be answered."""
         due = self._performer.now() + milliseconds(timeout)
         if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
-            raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # refuse now a value that can't be recorded
+            raise errors.PayloadTooLarge("the default", size, MAX_DEFAULT)  # refuse now a value that can't be recorded
         name = _wait_of(key)
         await self._performer.admit()
         if key not in self.deferred:
@@ -164,7 +162,7 @@ class Deferrals:
             self.open.discard(key)
             await self._waits.close(_wait_of(key))
 
-    async def _current(self, key: str) -> Wait:
+    async def _current(self, key: str) -> contract.Wait:
         # The wait exists and keeps its deadline; this ends one that is overdue.
         return await self._waits.open(_wait_of(key), self._performer.now(), kind=DEFERRAL_KIND)
 
@@ -204,7 +202,7 @@ async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, valu
         if not is_reconciliation_answer(value):
             if tool is not None and tool.on_interrupt != "ask":
                 return  # its reconcile function waits for something under the same name
-            raise AskAnswerInvalid(journal, name, value)
+            raise errors.AskAnswerInvalid(journal, name, value)
         if not isinstance(value, dict) or "done" not in value:
             return
         body = canonical(cast("dict[str, object]", value)["done"])
@@ -213,19 +211,19 @@ async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, valu
 
         complaint = check_result(tool.function, body)
         if complaint is not None:
-            raise AnswerInvalid(tool.name, complaint)
+            raise errors.AnswerInvalid(tool.name, complaint)
 
 
 async def _tool_of(store: Store, agents: Mapping[str, Agent], journal: str, call: str) -> AnyTool | None:
     """The tool of the call with the key `call`, if this process has its agent."""
     try:
         agent = agents.get((await store.journal(journal)).agent or "")
-    except JournalMissing:
+    except errors.JournalMissing:
         return None
     if agent is None:
         return None
     called = call.rpartition("/")[2]
-    if is_task_id(journal):
+    if names.is_task_id(journal):
         return next((tool for tool in agent.tools.values() if segment(tool.name) == called), None)
     return agent.tools.get(called.partition(".")[2])
 
@@ -258,8 +256,8 @@ class ResolveTarget:
             raise TriggerInvalid("resolve", "an answer is an object with the key, and a value or an error")
         error = fields.get("error")
         value = None if error is not None else fields["value"]
-        settlement = await self._runtime.resolve(check_string("key", fields["key"]), value, error=error)
+        settlement = await self._runtime.resolve(names.check_string("key", fields["key"]), value, error=error)
         # An interrupted start is repeated, and then finds its own answer.
         if not settlement.won and settlement.wait.payload != canonical(answer_payload(value, error)):
-            raise AnswerLate(settlement.wait.state)
+            raise errors.AnswerLate(settlement.wait.state)
         return key

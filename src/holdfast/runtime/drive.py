@@ -9,17 +9,14 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.effects.performer import LeasedJournal
-from holdfast.effects.scopes import install_task_factory
-from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, RuntimeStopped, StoreError
-from holdfast.eventloop import spawn
+from holdfast import errors, eventloop
+from holdfast.effects import performer, scopes
 from holdfast.runtime.context import RuntimeClosing
 from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
     from holdfast.runtime.changes import ChangeFeed
-    from holdfast.store import Store
-    from holdfast.store.contract import Input, Lease
+    from holdfast.store import Store, contract
 
 
 _log: Final = logging.getLogger("holdfast.driver")
@@ -31,14 +28,14 @@ class JournalDrive:
     """One drive of one journal, by this process, while it holds the lease."""
 
     def __init__(
-        self, store: Store, changes: ChangeFeed, journal: str, lease_ms: int, lease: Lease | None = None
+        self, store: Store, changes: ChangeFeed, journal: str, lease_ms: int, lease: contract.Lease | None = None
     ) -> None:
         self.session = journal
         self._store = store
         self._changes = changes
         self._lease_ms = lease_ms
         self._claimed: LeaseHolder | None = None if lease is None else self._claim(lease)
-        self._ledger: LeasedJournal
+        self._ledger: performer.LeasedJournal
         self._stopping = False
         self._interruption: Any = None
         """The request that stops the work under way."""
@@ -67,7 +64,7 @@ class JournalDrive:
 
     async def run(self) -> None:
         """Claim the lease and work until nothing is left. Does nothing while another process drives the journal."""
-        install_task_factory(asyncio.get_running_loop())
+        scopes.install_task_factory(asyncio.get_running_loop())
         # The lease holder references its drive. The drive does not keep the holder, so that a finished drive is freed
         # without the garbage collector.
         holder, self._claimed = self._claimed or self._claim(), None
@@ -75,14 +72,10 @@ class JournalDrive:
         try:
             async with holder as held:
                 await self._hold(held.lease, held.lost)
-        except (
-            LeaseHeld,
-            RuntimeClosing,
-            RuntimeStopped,
-            JournalMissing,
-        ):  # missing: the input that makes it was refused
+        except (errors.LeaseHeld, RuntimeClosing, errors.RuntimeStopped, errors.JournalMissing):
+            # A journal is missing if the input that makes it was refused.
             return
-        except Halted as halted:
+        except errors.Halted as halted:
             raise halted.reason from halted.reason.__cause__
         finally:
             self._changes.local.discard(self.session)
@@ -90,17 +83,17 @@ class JournalDrive:
 
     # ---- for each kind ----
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: contract.Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         """Read the journal and do its work. `lost` is done when another process has taken the lease."""
         raise NotImplementedError
 
-    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
+    async def _take_inbox(self, pending: list[contract.Input], seen: int) -> None:
         """Act on the inputs that wait in the inbox; `seen` is the number of wakes they cover."""
 
     def _on_news(self) -> None:
         """Called when news arrives, also during work."""
 
-    def _on_loss(self, error: HoldfastError) -> None:
+    def _on_loss(self, error: errors.HoldfastError) -> None:
         """Called when another process has taken the lease."""
 
     def _last_seen(self) -> int | None:
@@ -109,12 +102,12 @@ class JournalDrive:
 
     # ---- the bones ----
 
-    def _claim(self, lease: Lease | None = None) -> LeaseHolder:
+    def _claim(self, lease: contract.Lease | None = None) -> LeaseHolder:
         return LeaseHolder(self._store, self.session, self._lease_ms, self._last_seen, lease)
 
-    async def _hold(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _hold(self, lease: contract.Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         self._heard = max(self._heard, lease.wakes)
-        ledger = self._ledger = LeasedJournal(self._store, lease, self._changes.touch)
+        ledger = self._ledger = performer.LeasedJournal(self._store, lease, self._changes.touch)
         ledger.on_wake, ledger.attend = self.notify, self.attend
         lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
         try:
@@ -151,20 +144,20 @@ class JournalDrive:
     def _look_soon(self) -> None:
         """Read the inbox in a separate task, during the work."""
         if self._looking is None or self._looking.done():
-            self._looking = spawn(self._look_while_working())
+            self._looking = eventloop.spawn(self._look_while_working())
 
     async def _look_while_working(self) -> None:
         """Read the inbox while there is news. Errors of the store are logged and retried."""
         while self._news:
             try:
                 await self._look()
-            except StoreError as error:
+            except errors.StoreError as error:
                 _log.warning("the inbox of %r can't be read: %s", self.session, error)
                 await asyncio.sleep(LOOK_AGAIN)
 
-    async def _pending(self) -> list[Input]:
+    async def _pending(self) -> list[contract.Input]:
         """All inputs that wait: a request to stop may be behind a thousand others."""
-        found: list[Input] = []
+        found: list[contract.Input] = []
         while page := await self._store.pending(self.session, after=found[-1].input if found else 0):
             found += page
             if len(page) < self._store.limits.page:

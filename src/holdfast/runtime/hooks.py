@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from holdfast import events
-from holdfast.effects.canonical import check as check_json
-from holdfast.effects.scopes import current_scope
-from holdfast.errors import HoldfastError, HookTimeout
-from holdfast.eventloop import cancel_and_wait, spawn
+from holdfast import errors, eventloop, events
+from holdfast.effects import canonical, scopes
 from holdfast.messages import ModelReply, Text, ToolResult
 from holdfast.policy.hooks import HOOKS, Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.context import is_control_flow
@@ -144,9 +141,9 @@ class HookRunner:
         decision = await self._decide(hooks, "before_tool", (Deny, Ask, Replace, Answer), call)
         if isinstance(decision, Replace):
             try:
-                check_json(decision.arguments)
+                canonical.check(decision.arguments)
                 return Replace(_copied(decision.arguments))
-            except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+            except (errors.HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
                 self._report_failure(hooks, "before_tool", error)
                 said = self._clean(str(error))[:500]
                 return Deny(f"the hook {hooks.name}.before_tool gave arguments that are no JSON: {said}")
@@ -217,19 +214,19 @@ class HookRunner:
         that it sets are kept, as if it had been awaited.
         """
         context = copy_context()
-        context.run(current_scope.set, None)  # a hook is no branch of the code that is driven
+        context.run(scopes.current_scope.set, None)  # a hook is no branch of the code that is driven
         task = context.run(asyncio.get_running_loop().create_task, _caught(hooks, where, given), context=context)
         try:
             await asyncio.wait({task}, timeout=hooks.seconds)
         except BaseException:
-            await cancel_and_wait(task)
+            await eventloop.cancel_and_wait(task)
             raise
         if not task.done():
-            if not await cancel_and_wait(task):
+            if not await eventloop.cancel_and_wait(task):
                 _log.warning("the hook %s.%s does not end although its time is up; it is left alone", hooks.name, where)
-            raise HookTimeout(hooks.name, where, hooks.seconds)
+            raise errors.HookTimeout(hooks.name, where, hooks.seconds)
         for variable, value in context.items():
-            if variable is not current_scope and variable.get(_MISSING) is not value:
+            if variable is not scopes.current_scope and variable.get(_MISSING) is not value:
                 variable.set(value)
         returned, error = task.result()
         if error is not None:
@@ -262,7 +259,7 @@ class AfterTurnHooks:
             said = "after_turn is not run for %s of %s: %d turns of it are waiting"
             _log.error(said, turn, session, MAX_QUEUED_TURNS)
             return
-        task = spawn(self._run(running[-1] if running else None, hooked, ending))
+        task = eventloop.spawn(self._run(running[-1] if running else None, hooked, ending))
         running.append(task)
         task.add_done_callback(lambda done: self._done(session, done))
 

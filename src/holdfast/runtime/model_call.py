@@ -16,32 +16,24 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast import errors, events, messages
+from holdfast import errors, events, messages, names
 from holdfast.agent import Agent, Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
 from holdfast.effects.drive import Boundary, drive, replay
-from holdfast.effects.replay import Drift, Repeat
-from holdfast.effects.replay import UseRecorded as Recorded
+from holdfast.effects.replay import Drift, Repeat, UseRecorded
 from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import Price, context_window, reply_cost
-from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
 from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
-from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record
-from holdfast.runtime.compaction import Compactor
+from holdfast.runtime import authorization, compaction, hooks
 from holdfast.runtime.context import RuntimeContext, is_control_flow
-from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.store.spending import Spend, model_spend
+from holdfast.turns import environment, machine, results
 from holdfast.turns.compaction.plan import MARK as COMPACTED
-from holdfast.turns.environment import INLINE
-from holdfast.turns.environment import MARK as ENVIRONMENT
-from holdfast.turns.machine import added
-from holdfast.turns.results import MARK as PAID
-from holdfast.turns.results import paid_for, paid_tries
 from holdfast.turns.state import CallModel, Compacted, ModelCallFailed, Replied, Thread, UsedUp
 
 if TYPE_CHECKING:
@@ -100,7 +92,8 @@ class PartialReply:
     @property
     def wasted(self) -> messages.ModelReply | None:
         """Usage of attempts that brought no text; None if they used nothing."""
-        return None if self.whole is not None or any(self.words) else paid_tries((self.attempts or [])[self.paid :])
+        unpaid = (self.attempts or [])[self.paid :]
+        return None if self.whole is not None or any(self.words) else results.paid_tries(unpaid)
 
     def outcome(self, model: str, now: int) -> Done | Cancelled:
         """The record of this reply: the text so far with all attempts, or the attempts alone."""
@@ -128,7 +121,7 @@ class ModelCaller:
     """Calls the model of one turn."""
 
     def __init__(
-        self, host: SessionDrive, agent: Agent, turn: OpenTurn, performer: Performer, hook_runner: HookRunner
+        self, host: SessionDrive, agent: Agent, turn: OpenTurn, performer: Performer, hook_runner: hooks.HookRunner
     ) -> None:
         self._host = host
         self._agent = agent
@@ -137,7 +130,7 @@ class ModelCaller:
         self._performer = performer
         self._hook_runner = hook_runner
         self._model_hooks = ModelHooks(performer, hook_runner)
-        self.compactor: Compactor | None = None
+        self.compactor: compaction.Compactor | None = None
         """Made when it is needed: most conversations fit."""
         self._turn = turn
         self._redactor = performer.redactor
@@ -173,7 +166,7 @@ class ModelCaller:
         if found is not None and (any(found.words) or found.whole or found.attempts):
             outcome = found.outcome(self._agent.model.name, now)
             if isinstance(outcome, Cancelled) and (wasted := self._wasted) is not None:
-                yield paid_for(wasted, outcome)
+                yield results.paid_for(wasted, outcome)
             yield outcome
 
     @property
@@ -188,7 +181,7 @@ class ModelCaller:
         """Get the next reply of the model. `check_budget` finds a budget that compaction has used up."""
         performer, thread = self._performer, effect.thread
         self._earlier = self._unpaid = ()
-        performer.below(key, ENVIRONMENT)  # recorded by an interrupted call
+        performer.below(key, environment.MARK)  # recorded by an interrupted call
         if compacted := performer.below(key, COMPACTED):
             thread = self._get_compactor().apply_recorded(compacted, thread)
         known = performer.recorded(key)
@@ -205,7 +198,7 @@ class ModelCaller:
                 return out
         ask = self._effect_request(thread)
         decision = performer.decide(key, ask, Repeat.FREE)
-        if isinstance(decision, Recorded):
+        if isinstance(decision, UseRecorded):
             return self._with_context(self._recorded_response(key, decision.outcome), effect.thread, thread)
         try:
             response = await self._call_model(effect, thread, key, ask, again=True)
@@ -249,15 +242,15 @@ class ModelCaller:
             case Done():
                 return Replied(messages.decode_reply(bytes(outcome.value)))
             case Failed():
-                found = [found.outcome for found in self._performer.below(key, PAID)]
+                found = [found.outcome for found in self._performer.below(key, results.MARK)]
                 paid = [messages.decode_reply(bytes(each.value)) for each in found if isinstance(each, Done)]
                 return _call_failed(outcome, paid[0] if paid else None)
             case _:
                 return ModelCallFailed("interrupted", "the model call was interrupted")
 
-    def _get_compactor(self) -> Compactor:
+    def _get_compactor(self) -> compaction.Compactor:
         if self.compactor is None:
-            self.compactor = Compactor(self._host, self._agent, self._turn, self._model_hooks)
+            self.compactor = compaction.Compactor(self._host, self._agent, self._turn, self._model_hooks)
         return self.compactor
 
     async def _find_exhausted_budget(self, check_budget: BudgetCheck) -> UsedUp | None:
@@ -292,7 +285,7 @@ class ModelCaller:
             return response
         usage, cost = self._get_compactor().take_usage()
         if isinstance(response, ModelCallFailed):
-            cost = added(response.cost, cost)
+            cost = machine.added(response.cost, cost)
             return ModelCallFailed(response.code, response.message, response.usage + usage, cost)
         return Replied(response.reply, seen, usage, cost)
 
@@ -315,8 +308,8 @@ class ModelCaller:
                 answer = await self._call_with_hooks(partial, request)
             if self._earlier:
                 answer = msgspec.structs.replace(answer, attempts=(*self._earlier, *answer.attempts))
-                if (wasted := paid_tries(self._unpaid)) is not None:
-                    usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
+                if (wasted := results.paid_tries(self._unpaid)) is not None:
+                    usage, cost = answer.usage + wasted.usage, machine.added(answer.cost, self._with_cost(wasted).cost)
                     answer = msgspec.structs.replace(answer, usage=usage, cost=cost)
             said = messages.encode(answer)
             body = self._redactor.bytes(said, numbers=False) if self._redactor.active else said
@@ -351,7 +344,7 @@ class ModelCaller:
 
     def _paid_attempts(self, error: errors.ModelError) -> messages.ModelReply | None:
         """Usage of a call that ended with an error."""
-        wasted = paid_tries((*self._unpaid, *error.attempts))
+        wasted = results.paid_tries((*self._unpaid, *error.attempts))
         if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
             wasted = messages.ModelReply((), "cancelled", error.usage, self._agent.model.name)
         return None if wasted is None else self._with_cost(wasted)
@@ -362,11 +355,11 @@ class ModelCaller:
         body = prepared.environment_body
         if self._redactor.active:
             body = self._redactor.bytes(body, numbers=False)
-        place = f"{key}{ENVIRONMENT}{1 + len(performer.below(key, ENVIRONMENT))}"
+        place = f"{key}{environment.MARK}{1 + len(performer.below(key, environment.MARK))}"
         self._environment_id = id = prepared.environment_id
         prefix, step = msgspec.Raw(msgspec.json.encode({"prefix": prepared.prefix})), performer.iteration or 0
         ask = EffectRequest("sync_environment", self._agent.name, id, prefix, cause=Cause("model", key), iteration=step)
-        small = len(body) <= INLINE
+        small = len(body) <= environment.INLINE
         value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))
         performer.submit([Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)], patient=True)
 
@@ -541,7 +534,7 @@ class _HookDecision:
 class ModelHooks:
     """Asks the hooks of one run about model requests, replies and compactions, and records their decisions."""
 
-    def __init__(self, performer: Performer, hook_runner: HookRunner) -> None:
+    def __init__(self, performer: Performer, hook_runner: hooks.HookRunner) -> None:
         self.performer = performer
         self.hook_runner = hook_runner
         self._judges_requests = hook_runner.has("before_model")
@@ -606,7 +599,7 @@ class ModelHooks:
     async def _read_decisions(self, key: str) -> list[_HookDecision]:
         if key not in self._known:
             known = list[_HookDecision]()
-            for found in self.performer.below(key, HOOK_SUFFIX):
+            for found in self.performer.below(key, authorization.HOOK_SUFFIX):
                 if isinstance(found.outcome, Done):
                     decided = _decision_decoder.decode(await self.performer.read_value(found.outcome))
                     ask = found.ask()
@@ -617,9 +610,9 @@ class ModelHooks:
     async def _record_decision(
         self, key: str, known: list[_HookDecision], kind: _HookKind, content: str, said: ModelDecision | None
     ) -> _HookDecision:
-        place = f"{key}{HOOK_SUFFIX}-{len(known) + 1}"
+        place = f"{key}{authorization.HOOK_SUFFIX}-{len(known) + 1}"
         ask = EffectRequest("sample", f"hook.{kind}", content)
-        decided, record = await hook_record(self.performer, place, ask, [] if said is None else [said])
+        decided, record = await authorization.hook_record(self.performer, place, ask, [] if said is None else [said])
         crash_point("hook.before_decision")
         await self.performer.record([record])
         crash_point("hook.after_decision")
@@ -649,12 +642,12 @@ class CompletionRequest:
             raise errors.InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
         self.model = named(model)
         self.output = None if output is None else Output(output)
-        self._prompt = check_string("prompt", prompt)
+        self._prompt = names.check_string("prompt", prompt)
         if not prompt.strip():
             raise errors.InvalidArgument("prompt", prompt, "a question")
         self.request = messages.ModelRequest(
             messages=(messages.UserMessage("u1", (messages.Text(prompt),)),),
-            instructions=check_string("instructions", instructions),
+            instructions=names.check_string("instructions", instructions),
             output=None if self.output is None else self.output.spec,
         )
 
@@ -670,7 +663,7 @@ class DirectCaller:
     """Makes one direct completion of a run."""
 
     def __init__(
-        self, performer: Performer, prices: Mapping[str, Price], hooked: HookRunner, question: CompletionRequest
+        self, performer: Performer, prices: Mapping[str, Price], hooked: hooks.HookRunner, question: CompletionRequest
     ) -> None:
         self._performer = performer
         self._prices = prices
@@ -737,7 +730,7 @@ class DirectCaller:
 
     def _waste(self, tried: Sequence[messages.Attempt]) -> messages.ModelReply | None:
         """Usage of attempts without a reply."""
-        wasted = paid_tries(tried)
+        wasted = results.paid_tries(tried)
         return None if wasted is None else self._with_cost(wasted)
 
     async def _value(self, outcome: Outcome) -> Any:
@@ -775,7 +768,7 @@ def failure_records(failed: Failed | Cancelled, paid: messages.ModelReply | None
     """The records of a call without a usable reply, and the spend of the unusable one (`paid`)."""
     if paid is None:
         return [failed], None
-    return [paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
+    return [results.paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
 
 
 def _attempts_detail(tried: Sequence[messages.Attempt]) -> msgspec.Raw:
@@ -784,7 +777,7 @@ def _attempts_detail(tried: Sequence[messages.Attempt]) -> msgspec.Raw:
 
 async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:
     """Ask a model once, in a separate journal. The same `key` with another request raises `KeyConflict`."""
-    journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
+    journal = f"direct/{chance.token_hex(12) if key is None else names.check_id('key', key)}"
 
     async def body(boundary: Boundary) -> None:
         performer = boundary.performer
@@ -798,7 +791,7 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     """Differences to the request that is recorded under this key."""
     # Inside a tool, the hooks of the turn apply and its agent is charged.
     clean = context.store.redactor.text
-    hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
+    hooked = hooks.current_hooks.get() or hooks.HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
     agent = hooked.turn.agent or question.model.name
     with suppress(errors.JournalMissing):
         agent = (await context.store.journal(journal)).agent or agent

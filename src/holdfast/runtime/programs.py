@@ -12,24 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast import errors, eventloop, messages
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import canonical_json
-from holdfast.effects.replay import MAX_ASK_BODY, Perform, Repeat
-from holdfast.effects.scopes import current_scope
-from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
+from holdfast.effects import canonical, replay, scopes
 from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
 from holdfast.errors.world import SandboxFull, WorkerFailed
-from holdfast.eventloop import spawn
-from holdfast.messages import ToolCall, ToolResult
-from holdfast.policy.approvals import MARK
-from holdfast.policy.limits import NOTHING, Consumption, OutOf, use_of_calls
-from holdfast.policy.rules import CLEAN, Taint
+from holdfast.policy import approvals, limits, rules
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
-from holdfast.runtime import reconciliation
+from holdfast.runtime import budgets, context, reconciliation
 from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
-from holdfast.runtime.budgets import spend_of_records
-from holdfast.runtime.context import RuntimeClosing
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, SettledCall, settled
 from holdfast.runtime.tool_execution import ToolFailure
 from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number, contract
@@ -87,17 +79,17 @@ class Programs:
     agent: Agent
     performer: Performer
     runner: ToolCallRunner
-    find_limit: Callable[[Consumption, Consumption], Awaitable[OutOf | None]]
+    find_limit: Callable[[limits.Consumption, limits.Consumption], Awaitable[limits.OutOf | None]]
     """Finds the limit that leaves no room for further calls after the usage of the batch."""
     variables: dict[str, Any]
     """The variables that the programs so far have left."""
-    taint: Taint = CLEAN
-    used: Consumption = NOTHING
+    taint: rules.Taint = rules.CLEAN
+    used: limits.Consumption = limits.NOTHING
     """The usage of the batch's programs."""
     polled: bool = False
     answer: str | None = None
     """The answer with which one of them ended the turn."""
-    out: OutOf | None = None
+    out: limits.OutOf | None = None
     """The limit that ended the turn in one of them."""
     running: ProgramRunner | None = None
     """The last program that began."""
@@ -105,9 +97,9 @@ class Programs:
 
     # ---- one batch ----
 
-    def begin_batch(self, batch: Mapping[str, ToolCallState], taint: Taint) -> None:
+    def begin_batch(self, batch: Mapping[str, ToolCallState], taint: rules.Taint) -> None:
         """Perform a batch of calls; `taint` is that of the turn so far."""
-        self.taint, self.used, self.polled, self.answer, self.out = taint, NOTHING, False, None, None
+        self.taint, self.used, self.polled, self.answer, self.out = taint, limits.NOTHING, False, None, None
         self._batch = batch
 
     def take(self, call: PreparedCall) -> PreparedCall:
@@ -132,14 +124,14 @@ class Programs:
         if not self.over:
             return call
         refused = ErrorInfo(programs.STOPPED, SKIPPED)
-        return msgspec.structs.replace(call, refused=refused, decision=Perform(intent=False))
+        return msgspec.structs.replace(call, refused=refused, decision=replay.Perform(intent=False))
 
     @property
     def over(self) -> bool:
         """True if one of them ended the turn."""
         return self.answer is not None or self.out is not None
 
-    def results(self, results: tuple[ToolResult, ...]) -> Results:
+    def results(self, results: tuple[messages.ToolResult, ...]) -> Results:
         """The results of the batch, with the effect of its programs on the turn."""
         return Results(results, self.used, self.polled, self.answer, self.out)
 
@@ -151,7 +143,7 @@ class Programs:
             parsed = keys.parse_key(name)
             outcome = recorded.outcome
             if parsed is not None and parsed.nested and outcome is not None:
-                result = result_of(ToolCall("", keys.tool_in_key(name), {}), outcome)
+                result = result_of(messages.ToolCall("", keys.tool_in_key(name), {}), outcome)
                 self.add_result(name, result)
                 self.runner.spilled += is_background(result)
             elif isinstance(outcome, Done) and name == f"{call.key}{programs.KEPT}":
@@ -163,16 +155,16 @@ class Programs:
 
     # ---- for the running program ----
 
-    async def room(self, calls: int, background: int) -> OutOf | None:
+    async def room(self, calls: int, background: int) -> limits.OutOf | None:
         """The limit without room for so many calls that run, or are about to begin, in a program."""
         ended = sum(isinstance(state, SettledCall) for state in self._batch.values())
-        within = self.used + Consumption(tool_calls=ended) if ended else self.used
-        return await self.find_limit(within, use_of_calls(calls + len(self._batch) - ended, background))
+        within = self.used + limits.Consumption(tool_calls=ended) if ended else self.used
+        return await self.find_limit(within, limits.use_of_calls(calls + len(self._batch) - ended, background))
 
-    def add_result(self, key: str, result: ToolResult) -> None:
+    def add_result(self, key: str, result: messages.ToolResult) -> None:
         """Count a result that a program got: the rest of the turn may depend on it."""
         agent = prepare(self.agent)
-        self.used += Consumption(tool_calls=1, background=int(is_background(result)))
+        self.used += limits.Consumption(tool_calls=1, background=int(is_background(result)))
         self.polled = self.polled or result.name in agent.rules.polling
         if agent.tracks_taint:
             self.taint = self.runner.taint_after(self.agent, self.taint, [(key, result)])
@@ -197,14 +189,14 @@ class ProgramRunner:
         self._unknown: list[str] = []
         self._notes: list[str] = []
         self._edited = 0
-        self._out: OutOf | None = None
+        self._out: limits.OutOf | None = None
         self._end: tuple[HostCall, str] | None = None
         """The host call that ends the turn, and the answer."""
 
     async def run(self) -> object:
         """The report for the model. Raises `Suspended` when the program waits, `ToolFailure` when it failed."""
         release_call_slot()  # its calls need slots of their own
-        token = current_scope.set(None)  # and are no effects of the program
+        token = scopes.current_scope.set(None)  # and are no effects of the program
         self._host.listen(self._calls.notify)
         try:
             try:
@@ -228,11 +220,11 @@ class ProgramRunner:
                     await program.close()
                 finally:
                     await self._calls.close()
-        except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
+        except (errors.StoreError, errors.InvariantBroken) as error:  # not the program's failure, but ours
             raise self._performer.halt(error) from error
         finally:
             self._host.listen(None)
-            current_scope.reset(token)
+            scopes.current_scope.reset(token)
 
     # ---- starting ----
 
@@ -250,12 +242,12 @@ class ProgramRunner:
                     limits=self._agent.program_limits,
                     seed=f"{self._host.session}/{self.key}",
                 )
-            except InvalidArgument as error:  # variables that an earlier limit allowed
+            except errors.InvalidArgument as error:  # variables that an earlier limit allowed
                 if results is None:
                     await self._recorded_results("")  # its earlier calls count all the same
                 raise ToolFailure(ErrorInfo(programs.FAILED, f"The program was not run: {error}")) from error
             except ProgramOver as over:
-                raise RuntimeClosing from over
+                raise context.RuntimeClosing from over
             if results is None:
                 results = await self._recorded_results(program.digest)
             try:
@@ -301,7 +293,7 @@ class ProgramRunner:
             if parsed is None or not parsed.nested:
                 given = _aside(outcome)
             else:
-                call = ToolCall("", keys.tool_in_key(key), {})
+                call = messages.ToolCall("", keys.tool_in_key(key), {})
                 result = result_of(call, outcome)
                 self._count_result(key, result, outcome)
                 self._runner.spilled += is_background(result)
@@ -323,7 +315,7 @@ class ProgramRunner:
             asked = {"call": f"number {number}: {error.asked}"}
             raise self._performer.mismatch(self.key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
         except ProgramOver as error:  # the runtime is being closed
-            raise RuntimeClosing from error
+            raise context.RuntimeClosing from error
 
     # ---- driving ----
 
@@ -375,18 +367,18 @@ class ProgramRunner:
     def _prepare(self, asked: HostRequest) -> PreparedCall:
         agent, host = self._agent, asked.host
         name, tool = f"{self._call.name}.{asked.number}", agent.tools.get(host.name)
-        body = canonical_json(self._performer.redactor.value(host.arguments))
+        body = canonical.canonical_json(self._performer.redactor.value(host.arguments))
         ask = EffectRequest(
             "tool_call",
             host.name,
             host.digest,
-            msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT,
+            msgspec.Raw(body) if len(body) <= replay.MAX_ASK_BODY else ABSENT,
             cause=Cause("call", self.key, asked.number),
         )
-        sent = ToolCall(name, host.name, host.arguments)
+        sent = messages.ToolCall(name, host.name, host.arguments)
         call = self._runner.prepare(sent, name, asked.key, ask, tool, agent.tools)
         if isinstance(call, SettledCall):  # a program gets its recorded results when it starts
-            raise InvariantBroken(f"{asked.key!r} is asked for again")
+            raise errors.InvariantBroken(f"{asked.key!r} is asked for again")
         return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
 
     async def _next(self) -> list[CallResult]:
@@ -412,7 +404,7 @@ class ProgramRunner:
                 crash_point("program.before_wait")
                 # The next timer that is due is enough to wake the turn.
                 timers = [pause.key for pause in self._pauses[:1] if pause.durable]
-                raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *timers)
+                raise errors.Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *timers)
         return []
 
     def _take_results(self) -> list[CallResult]:
@@ -435,11 +427,11 @@ class ProgramRunner:
 
     # ---- results ----
 
-    def _count_result(self, key: str, result: ToolResult, outcome: Outcome) -> None:
+    def _count_result(self, key: str, result: messages.ToolResult, outcome: Outcome) -> None:
         self._programs.add_result(key, result)
         (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
 
-    def _note_edited(self, call: ToolCall) -> None:
+    def _note_edited(self, call: messages.ToolCall) -> None:
         self._edited += 1
         if self._edited <= MAX_EDIT_NOTES:
             self._notes.append(f"{call.name}: {EDITED_NOTE} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
@@ -450,7 +442,7 @@ class ProgramRunner:
         """End the turn with a value. A value of the wrong shape is an error of the program."""
         key = programs.aside_key(self.key, call_number(host.id) + 1, "finish")
         ask = EffectRequest("sample", programs.FINISH, host.digest)
-        self._performer.decide(key, ask, Repeat.FREE)
+        self._performer.decide(key, ask, replay.Repeat.FREE)
         output = self._agent.output
         text = programs.answer_text(host.arguments["value"], typed=output is not None)
         complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
@@ -483,10 +475,10 @@ class ProgramRunner:
             self._programs.out = self._out
             raise ToolFailure(*limit_error(self._out))
         if self._end is None:
-            raise InvariantBroken("a program has no answers to go on with, and no end")
+            raise errors.InvariantBroken("a program has no answers to go on with, and no end")
         host, self._programs.answer = self._end
         printed = ""
-        with suppress(HoldfastError):
+        with suppress(errors.HoldfastError):
             last = await program.answer([CallResult(host.id, contract.CallError("", "SystemExit"), host.digest)])
             if not isinstance(last, PendingCalls):  # else it made more host calls, which get no results
                 printed = last.printed
@@ -505,11 +497,11 @@ class ProgramRunner:
         dropped += reconciliation.open_program_outcomes(past, self.key, known, now, reads=reads)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
-            spent = spend_of_records(dropped)
+            spent = budgets.spend_of_records(dropped)
             self._performer.submit(dropped, patient=True, spend=spent)
             # Also when the turn is stopped before this is over, they are not recorded a second time.
             runner.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
-            self._programs.used += Consumption(tool_calls=spent.tool_calls)
+            self._programs.used += limits.Consumption(tool_calls=spent.tool_calls)
         # The program makes no more host calls, also not those that are recorded.
         self._performer.took(name for name in past.effects if name.startswith(f"{self.key}/"))
         timers = [pause.key for pause in self._pauses if pause.durable]
@@ -534,7 +526,7 @@ class ProgramRunner:
                 variables = {"dropped": dict(step.kept.dropped)}
             return _report({"value": step.value}, step.printed, notes, variables)
         if isinstance(step, PendingCalls):
-            raise InvariantBroken(f"{step!r} is no end")
+            raise errors.InvariantBroken(f"{step!r} is no end")
         raise ToolFailure(program_error(step, self._programs.variables, notes))
 
     async def _keep(self, kept: contract.KeptVariables | None) -> None:
@@ -566,7 +558,7 @@ class ProgramRunner:
     def unanswered(self, now: int) -> Iterator[Record]:
         """Outcomes for open questions and pauses when the program is abandoned."""
         for call in self._calls.waiting.values():
-            yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
+            yield from (Cancelled(at=now, key=wait) for wait in call.waits if approvals.MARK in wait)
         yield from (Cancelled(at=now, key=pause.key) for pause in self._pauses if pause.durable)
 
     # ---- clock and pauses ----
@@ -575,7 +567,7 @@ class ProgramRunner:
         """The time in seconds since 1970, recorded for replay."""
         key = programs.aside_key(self.key, number, "now")
         ask = EffectRequest("sample", "now", host.digest)
-        self._performer.decide(key, ask, Repeat.FREE)
+        self._performer.decide(key, ask, replay.Repeat.FREE)
         at = self._performer.now()
         done = Done(at=at, key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(at / 1000)))
         self._performer.submit([done], patient=True)
@@ -585,14 +577,14 @@ class ProgramRunner:
         """Begin a pause, or continue it after a restart."""
         key = programs.aside_key(self.key, number, "sleep")
         ask = EffectRequest("sleep", "sleep", host.digest)
-        decision = self._performer.decide(key, ask, Repeat.FREE)
+        decision = self._performer.decide(key, ask, replay.Repeat.FREE)
         now = self._performer.now()
         due = now + round(host.arguments["seconds"] * 1000)
-        if isinstance(decision, Perform) and due - now <= SHORT_PAUSE_MS:
+        if isinstance(decision, replay.Perform) and due - now <= SHORT_PAUSE_MS:
             heappush(self._pauses, _Pause(due, key, host, ask))
             return
         wait = await self._host.waits.open(key, due)
-        if isinstance(decision, Perform):
+        if isinstance(decision, replay.Perform):
             self._performer.submit([Intended(at=now, key=key, ask=ask)])
         is_open = wait.state == "open" and wait.deadline is not None
         heappush(self._pauses, _Pause((wait.deadline or now) if is_open else now, key, host))
@@ -712,7 +704,7 @@ class ProgramCalls:
             return True
         for request, call in zip(todo, calls, strict=True):
             request.state = call
-            task = spawn(self._runner.perform(call, partial(self.recorded.append, request)))
+            task = eventloop.spawn(self._runner.perform(call, partial(self.recorded.append, request)))
             task.add_done_callback(self._note_end)
             self.running[task] = request
         return True
@@ -791,7 +783,7 @@ class ProgramCalls:
         """Settle a call whose tool cancelled the task it ran in."""
         call = request.state
         for record in self._runner.give_up([request.key], self._programs.performer.now()):
-            self._programs.performer.submit([record], patient=True, spend=spend_of_records([record]))
+            self._programs.performer.submit([record], patient=True, spend=budgets.spend_of_records([record]))
             if isinstance(record, Unknown | Cancelled) and isinstance(call, AuthorizedCall):
                 request.state = settled(call, record)
                 self.recorded.append(request)
@@ -819,7 +811,7 @@ class ProgramCalls:
 # ---- results for the program, reports for the model ----
 
 
-def sandbox_result(result: ToolResult, outcome: Outcome) -> contract.CallOutcome:
+def sandbox_result(result: messages.ToolResult, outcome: Outcome) -> contract.CallOutcome:
     """The result of a call as its program gets it: a value, or an exception with the text for the model."""
     if isinstance(outcome, Done):
         try:
@@ -861,7 +853,7 @@ def program_error(
     return ErrorInfo(programs.FAILED, "\n".join(said))
 
 
-def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
+def limit_error(out: limits.OutOf) -> tuple[ErrorInfo, bytes]:
     """The error of a program that a limit stopped before its next calls, and the recorded form of the limit."""
     said = f"The program was stopped: {out.message}. What it had done stays done."
     return ErrorInfo(programs.LIMIT, said), msgspec.json.encode(out)

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.effects.canonical import digest_of_bytes, encode_value
-from holdfast.effects.scopes import current_scope
+from holdfast.effects import canonical, scopes
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Unknown
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.context import CallContext
 from holdfast.tools.definition import AnyTool, Bound, NotDone
-from holdfast.turns import keys
+from holdfast.turns import keys, programs
 from holdfast.turns.keys import DEFERRAL
-from holdfast.turns.programs import STOPPED
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
@@ -75,7 +73,7 @@ class Reconciler:
             return outcome
         # The run that follows uses up the finding: if it is interrupted too, the call is reconciled anew.
         ask = EffectRequest(
-            "sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key)
+            "sample", "reconcile", canonical.digest_of_bytes("look", look.encode()), cause=Cause("call", call.key)
         )
         self._performer.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
         await self._performer.settle()
@@ -86,7 +84,7 @@ class Reconciler:
             self._caller, call.key, call.request.id, tool.name, scope=look, idempotency=call.idempotency
         )
         begun = asyncio.get_running_loop().time()
-        token = current_scope.set(context.place)
+        token = scopes.current_scope.set(context.place)
         try:
             async with asyncio.timeout(tool.timeout):
                 body = await tool.find_out(bound, context)
@@ -102,7 +100,7 @@ class Reconciler:
             self._performer.check_halted()
             return Unknown(at=self._performer.now(), key=call.key)
         finally:
-            current_scope.reset(token)
+            scopes.current_scope.reset(token)
         return await self._performer.succeeded(call.key, None, body, begun)
 
     async def _ask_person(self, call: PreparedCall, look: str) -> Outcome | None:
@@ -125,7 +123,7 @@ class Reconciler:
             return None
         if isinstance(answer, dict) and "done" in answer:
             given = cast("dict[str, Any]", answer)["done"]
-            return await self._performer.succeeded(call.key, None, encode_value(given))
+            return await self._performer.succeeded(call.key, None, canonical.encode_value(given))
         return Unknown(at=self._performer.now(), key=call.key)
 
     def _complaint(self, call: PreparedCall, answer: Any) -> str | None:  # any JSON value
@@ -135,7 +133,7 @@ class Reconciler:
             return None
         from holdfast.tools.schema import check_result  # pydantic only when it is needed
 
-        return check_result(call.tool.function, encode_value(cast("dict[str, Any]", answer)["done"]))
+        return check_result(call.tool.function, canonical.encode_value(cast("dict[str, Any]", answer)["done"]))
 
 
 def returns_none(tool: AnyTool) -> bool:
@@ -234,7 +232,7 @@ def stopped_program_outcome(
         said.append(f"Of these calls it is not known whether they took effect: {counts}.")
     if perhaps:
         said.append("The call that came next may have taken effect, too: nobody knows. Find out before you repeat it.")
-    return Failed(at=now, key=key, ask=ask, error=ErrorInfo(STOPPED, " ".join(said)))
+    return Failed(at=now, key=key, ask=ask, error=ErrorInfo(programs.STOPPED, " ".join(said)))
 
 
 def unknown_program_calls(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:

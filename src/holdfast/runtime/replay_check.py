@@ -9,19 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, records
 from holdfast.agent import Agent, agent_in_mode, prepare, team_of
-from holdfast.effects.performer import RecordedJournal
-from holdfast.effects.replay import Divergence, diverge
+from holdfast.effects import performer, replay
 from holdfast.policy.limits import beyond_turn
-from holdfast.records import Ended, EndStatus, Handed
+from holdfast.runtime import tool_call, turn_runner, waits
 from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_records, read_requests
-from holdfast.runtime.tool_call import TurnHandedOver, TurnParked
-from holdfast.runtime.turn_runner import TurnRunner
-from holdfast.runtime.waits import JournalWaits
-from holdfast.turns import keys
+from holdfast.turns import environment, keys
 from holdfast.turns.conversation import Conversation, OpenTurn, ending_of_record
-from holdfast.turns.environment import Environment, environment_changes
 from holdfast.turns.machine import Ending
 
 if TYPE_CHECKING:
@@ -41,7 +36,7 @@ class ReplayFinding(msgspec.Struct, frozen=True):
     """One difference between a turn and its records."""
 
     key: str
-    divergence: Divergence
+    divergence: replay.Divergence
     changes: tuple[str, ...] = ()
     """For a model call: the changes of instructions, tools, settings or model, as lines of a diff."""
 
@@ -55,7 +50,7 @@ class TurnCheck(msgspec.Struct, frozen=True):
 
     turn: str
     verdict: Verdict
-    status: EndStatus | None = None
+    status: records.EndStatus | None = None
     findings: tuple[ReplayFinding, ...] = ()
 
 
@@ -73,9 +68,9 @@ async def check_turns(store: Store, session: str, agent: Agent, others: Sequence
     check = _Check(store, session, team)
     async for seq, record in read_records(store, session):
         turn = conversation.turn
-        if isinstance(record, Handed) and turn is not None:
+        if isinstance(record, records.Handed) and turn is not None:
             await check.handed(conversation.agent, turn, record)
-        if isinstance(record, Ended):
+        if isinstance(record, records.Ended):
             if turn is not None and turn.run == record.run:
                 await check.ended(conversation.agent, turn, ending_of_record(record))
             else:  # it was stopped before it began
@@ -107,7 +102,7 @@ class _Check:
         self._requests: dict[str, RecordedRequest] | None = None
         """Requests to models by key; read when needed."""
 
-    async def handed(self, agent: str | None, turn: OpenTurn, record: Handed) -> None:
+    async def handed(self, agent: str | None, turn: OpenTurn, record: records.Handed) -> None:
         """Check the part of an agent that has handed its turn over."""
         key = keys.parse_key(record.key)
         self._before.append(await self._part(agent, turn, None, 0 if key is None else key.number))
@@ -124,18 +119,18 @@ class _Check:
         agent = self._team.get(name or "")
         if agent is None:
             raise errors.AgentUnknown(name or "", tuple(self._team))
-        ledger = RecordedJournal(self._store, self._session)
+        ledger = performer.RecordedJournal(self._store, self._session)
         host = cast("SessionDrive", _ReplayHost(self._session))
-        run = TurnRunner(host, agent, turn, ledger, strict=True, until=until)
+        run = turn_runner.TurnRunner(host, agent, turn, ledger, strict=True, until=until)
         status = None if recorded is None else recorded.status
         try:
             ending = await _finish(run)
             finding = _compare(turn.run, recorded, ending)
             if until:
-                finding = ReplayFinding(turn.run, diverge({"handed over": True}, {"handed over": False}))
+                finding = ReplayFinding(turn.run, replay.diverge({"handed over": True}, {"handed over": False}))
         except errors.Halted as halted:
             finding = _finding_of_halt(halted.reason, recorded, handed=bool(until))
-        except TurnHandedOver:
+        except tool_call.TurnHandedOver:
             finding = None
         finally:
             await run.close()
@@ -156,18 +151,18 @@ class _Check:
             return ()
         request, today = asked.request, prepare(agent_in_mode(agent, turn.mode)).environment
         settings: dict[str, Any] = msgspec.to_builtins(request.settings)
-        before = Environment(asked.model, request.instructions, request.tools, request.output, settings)
-        found = environment_changes(before, today)
+        before = environment.Environment(asked.model, request.instructions, request.tools, request.output, settings)
+        found = environment.environment_changes(before, today)
         return tuple(found or ["conversation: what was said before this call is not the same"])
 
 
-async def _finish(run: TurnRunner) -> Ending | None:
+async def _finish(run: turn_runner.TurnRunner) -> Ending | None:
     """The ending of the turn in the replay; None if it would wait."""
     try:
         return await run.finish()
-    except TurnParked:
+    except tool_call.TurnParked:
         return None
-    except (errors.HoldfastError, TurnHandedOver):
+    except (errors.HoldfastError, tool_call.TurnHandedOver):
         raise
     except Exception as error:  # an error of the agent's code is the ending of such a turn
         return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
@@ -177,7 +172,7 @@ def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> Rep
     if recorded is None or _was_stopped(recorded):
         return None
     before, after = _compared_fields(recorded), None if replayed is None else _compared_fields(replayed)
-    return None if before == after else ReplayFinding(turn, diverge(before, after or {"status": "waiting"}))
+    return None if before == after else ReplayFinding(turn, replay.diverge(before, after or {"status": "waiting"}))
 
 
 def _finding_of_halt(reason: errors.HoldfastError, recorded: Ending | None, *, handed: bool) -> ReplayFinding | None:
@@ -187,7 +182,7 @@ def _finding_of_halt(reason: errors.HoldfastError, recorded: Ending | None, *, h
         case errors.ReplayMiss():
             if not handed and (recorded is None or _was_stopped(recorded)):
                 return None
-            return ReplayFinding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
+            return ReplayFinding(reason.key, replay.diverge({"effect": None}, {"effect": reason.key}))
         case _:
             raise reason
 
@@ -210,7 +205,7 @@ class _ReplayHost:
     def __init__(self, session: str) -> None:
         self.session = session
         self.context = _NoRuntime()
-        self.waits = JournalWaits(cast("Store", self.context), session)
+        self.waits = waits.JournalWaits(cast("Store", self.context), session)
 
     def show(self, *_: object) -> None:
         """Drop a live event: a check has no observers."""

@@ -16,38 +16,28 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from holdfast import errors
+from holdfast import errors, eventloop
 from holdfast.agent import Agent, prepare, team_of
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
-from holdfast.eventloop import PerLoop, spawn
 from holdfast.models import Model, prices
 from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
+from holdfast.policy import limits, rules
 from holdfast.policy.hooks import Hooks, check_hooks
-from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MISSING_TOOL_MS, TICK
-from holdfast.policy.rules import milliseconds
-from holdfast.processes.service import Process, Processes, Signalled
-from holdfast.processes.sub_agents import SubAgents
-from holdfast.processes.tasks import RecoveredTask, Tasks
-from holdfast.runtime import session_driver
+from holdfast.processes import service, sub_agents, tasks
+from holdfast.runtime import attachments, budgets, context, deferrals, session_driver, session_records
 from holdfast.runtime.approvals import Approval, Approvals
-from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.budgets import count_older_spending
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
-from holdfast.runtime.context import MirroredMemory, RuntimeContext, make_secret_access
-from holdfast.runtime.deferrals import check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import Session, Sessions
-from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
-from holdfast.store.client import MIN_LEASE_MS, Store
-from holdfast.store.paths import FOLDER, real_places
+from holdfast.store import client, paths
 from holdfast.triggers.service import Delivery, EventReceipt, Trigger, Triggers
-from holdfast.turns.conversation import deadline_wait
+from holdfast.turns import conversation
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
@@ -58,14 +48,13 @@ if TYPE_CHECKING:
     from holdfast.events import Event
     from holdfast.memory import Memory
     from holdfast.models.prices import Price
-    from holdfast.processes.definition import AnyProcess
+    from holdfast.processes import definition
     from holdfast.records import Status
     from holdfast.runtime.drive import JournalDrive
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
-    from holdfast.store import Notification
+    from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
-    from holdfast.store.inbox import RefusedInput
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
@@ -77,7 +66,7 @@ PRUNE_BATCH: Final = 500
 NEXT_BATCH_DELAY: Final = 1.0
 
 
-async def _prune_regularly(processes: Processes, triggers: Triggers, seconds: float) -> None:
+async def _prune_regularly(processes: service.Processes, triggers: Triggers, seconds: float) -> None:
     """Prune older processes and trigger records while the runtime is open."""
     while True:
         more = False
@@ -104,7 +93,7 @@ def check_workspaces(agents: Sequence[Agent], store: Path | str | None) -> None:
     team = [member for agent in known for member in team_of(agent).values()]
     for owner, tool in [(member, tool) for member in team for tool in member.tools.values()]:
         for workspace in tool.reach.workspaces:
-            places = real_places(store) if places is None else places
+            places = paths.real_places(store) if places is None else places
             for place in places:
                 remedy = _find_remedy(workspace, place, os.path.realpath(store), hides_store=tool.reach.hides_store)
                 if remedy is not None:
@@ -119,11 +108,11 @@ def _find_remedy(workspace: str, place: str, store: str, *, hides_store: bool) -
     if not hides_store:
         return "Move the store out of that folder, or give the tool another one"
     # Only the top folder of the workspace: a command could rename the parent of a deeper one.
-    if len(below) > 1 and below[0] == FOLDER:
+    if len(below) > 1 and below[0] == paths.FOLDER:
         return None
-    folder = shlex.quote(f"{workspace}/{FOLDER}")
+    folder = shlex.quote(f"{workspace}/{paths.FOLDER}")
     return (
-        f"Move the store to {workspace}/{FOLDER}/, which no toolkit reaches "
+        f"Move the store to {workspace}/{paths.FOLDER}/, which no toolkit reaches "
         f"(mkdir -m 700 -p {folder} && mv {shlex.quote(store)}* {folder}/), or out of that folder"
     )
 
@@ -162,11 +151,11 @@ class Runtime:
 
     def __init__(
         self,
-        store: Store,
+        store: client.Store,
         agents: Sequence[Agent],
         *,
-        lease_ms: int = LEASE_MS,
-        concurrency: int = CONCURRENCY,
+        lease_ms: int = limits.LEASE_MS,
+        concurrency: int = limits.CONCURRENCY,
         drive: bool = True,
         only: str | None = None,
         own_prices: Mapping[str, Price] | None = None,
@@ -175,10 +164,10 @@ class Runtime:
         hooks: Sequence[Hooks] = (),
         inline_budget: timedelta | float | None = None,
         secrets: SecretsInput = None,
-        processes: Sequence[AnyProcess] = (),
+        processes: Sequence[definition.AnyProcess] = (),
         retention: timedelta | float | None = None,
-        gate_interval: timedelta | float = TICK,
-        missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
+        gate_interval: timedelta | float = limits.TICK,
+        missing_tool_deadline: timedelta | float = limits.MISSING_TOOL_MS / 1000,
     ) -> None:
         self.store = store
         self.redactor = store.redactor
@@ -191,9 +180,9 @@ class Runtime:
             raise errors.InvalidArgument("agents", agents, "a list of agents")
         for agent in agents:
             self.register(agent)
-        check_int("lease time", lease_ms, least=MIN_LEASE_MS)
+        check_int("lease time", lease_ms, least=client.MIN_LEASE_MS)
         check_int("concurrency", concurrency, least=1)
-        self._context = RuntimeContext(
+        self._context = context.RuntimeContext(
             store,
             self.agents,
             ChangeFeed(store),
@@ -202,31 +191,31 @@ class Runtime:
             own_prices or {},
             session_driver.check_gate(can_deliver),
             f"pid {os.getpid()}",
-            MirroredMemory(store, mirror),
-            make_secret_access(store, secrets),
+            context.MirroredMemory(store, mirror),
+            context.make_secret_access(store, secrets),
             check_hooks(hooks),
-            None if inline_budget is None else milliseconds(inline_budget) / 1000,
-            milliseconds(missing_tool_deadline),
+            None if inline_budget is None else rules.milliseconds(inline_budget) / 1000,
+            rules.milliseconds(missing_tool_deadline),
         )
-        self.attachments = Attachments(store)
+        self.attachments = attachments.Attachments(store)
         """Files: put, get, list, collect."""
         self._approvals = Approvals(store, self.agents)
         self._sessions = self._context.sessions = Sessions(self._context, self.register)
-        self.tasks = self._context.tasks = Tasks(self._context)
+        self.tasks = self._context.tasks = tasks.Tasks(self._context)
         """Background calls: tool calls that continue after the model has had an answer."""
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
-        self.children = self._context.children = SubAgents(self._context)
+        self.children = self._context.children = sub_agents.SubAgents(self._context)
         """Sub-agents: sessions that work for others."""
-        self.processes = self._context.processes = Processes(self._context, processes)
+        self.processes = self._context.processes = service.Processes(self._context, processes)
         """Durable functions and their runs."""
-        tick = milliseconds(gate_interval) / 1000
+        tick = rules.milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(store, self._drive_of, self._stopped, concurrency, tick=tick)
-        self._context.engine = self._sessions.engine = self._engine
+        self._context.engine = self._engine
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
-        self._retention = None if retention is None else milliseconds(retention) / 1000
+        self._retention = None if retention is None else rules.milliseconds(retention) / 1000
         self._pruning: asyncio.Task[None] | None = None
         self._only = only
         self._subscriptions: set[Subscription] = set()
@@ -236,15 +225,15 @@ class Runtime:
         self._sessions.loop = asyncio.get_running_loop()
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
-            self._loading_prices = spawn(asyncio.to_thread(prices.load_prices))
+            self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
         await self._context.memories.begin()
         await self._sessions.open()
         if self._engine is not None:
-            await count_older_spending(self.store)
+            await budgets.count_older_spending(self.store)
             self._engine.start()
         await self.processes.begin()
         if self._retention is not None and self._engine is not None:
-            self._pruning = spawn(_prune_regularly(self.processes, self.triggers, self._retention))
+            self._pruning = eventloop.spawn(_prune_regularly(self.processes, self.triggers, self._retention))
         return self
 
     async def __aexit__(
@@ -334,7 +323,7 @@ class Runtime:
         """List sessions, the last changed first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
 
-    async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
+    async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""
         return await self.store.refusals(session, limit=limit)
 
@@ -360,13 +349,13 @@ class Runtime:
 
     async def start(
         self,
-        process: AnyProcess | str,
+        process: definition.AnyProcess | str,
         /,
         *args: Any,  # the function's arguments
         id: str | None = None,
         session: str | None = None,
         **kwargs: Any,
-    ) -> Process:
+    ) -> service.Process:
         """Start a durable function. When this returns, the start is durable and the process will run to its end.
 
         The same `id` with the same function and arguments is the same process; with others it raises `ProcessConflict`.
@@ -375,7 +364,7 @@ class Runtime:
         self._sessions.check_open()
         return await self.processes.start(process, args, kwargs, id=id, session=session)
 
-    async def signal(self, id: str, name: str, value: object = None, *, key: str | None = None) -> Signalled:
+    async def signal(self, id: str, name: str, value: object = None, *, key: str | None = None) -> service.Signalled:
         """Send a signal that a process waits for, or will wait for: once for each `key`."""
         self._sessions.check_open()
         return await self.processes.handle(id).signal(name, value, key=key)
@@ -396,12 +385,12 @@ class Runtime:
         self._sessions.check_open()
         return await complete_once(self._context, CompletionRequest(model, prompt, output, instructions), key)
 
-    async def requests(self, journal: str) -> list[RecordedRequest]:
+    async def requests(self, journal: str) -> list[session_records.RecordedRequest]:
         """The model requests of a journal: of a session, a process, or ``direct/KEY`` of `complete`.
 
         They are rebuilt from the records alone, without the agents' code.
         """
-        return await read_requests(self.store, journal)
+        return await session_records.read_requests(self.store, journal)
 
     # ---- stopping and answering ----
 
@@ -414,7 +403,7 @@ class Runtime:
         """
         answer = answer_payload(value, error)
         if error is None:
-            await check_answer(self.store, self.agents, key, answer)
+            await deferrals.check_answer(self.store, self.agents, key, answer)
         settlement = await self.store.resolve(key, answer)
         self._context.poke(settlement.wait.journal)
         return settlement
@@ -422,7 +411,7 @@ class Runtime:
     async def waits(self, session: str) -> list[Wait]:
         """The open waits of a session that `resolve` can answer."""
         found = await self.store.waits(session, state="open")
-        timers = {deadline_wait(wait.name.partition("/")[0]) for wait in found}
+        timers = {conversation.deadline_wait(wait.name.partition("/")[0]) for wait in found}
         return [wait for wait in found if wait.name not in timers and not is_pause(wait.name)]
 
     def wait_token(self, session: str, name: str) -> str:
@@ -450,13 +439,13 @@ class Runtime:
         any more. `digest` makes sure that the question is unchanged. The first answer counts; a late one raises
         `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
-        approved = await self._approvals.approve(id, by=by, arguments=arguments, always=always, digest=digest)
+        approved = await self._approvals.approve(id, by, arguments, always, digest)
         self._context.poke(approved.session)
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
         """Refuse a call; the model gets the reason as its result, and the turn continues."""
-        denied = await self._approvals.deny(id, reason, by=by)
+        denied = await self._approvals.deny(id, reason, by)
         self._context.poke(denied.session)
         return denied
 
@@ -566,7 +555,7 @@ class Runtime:
         else:
             self._engine.poke(session, again=True)
 
-    async def recover(self) -> list[RecoveredTask]:
+    async def recover(self) -> list[tasks.RecoveredTask]:
         """Recover the background calls of dead processes; returns each with the action taken.
 
         Opening a runtime does the same without a report. Calls of living processes are not touched.
@@ -604,7 +593,7 @@ class Runtime:
         return 0 if self._engine is None else self._engine.active
 
 
-def context_of(runtime: Runtime) -> RuntimeContext:
+def context_of(runtime: Runtime) -> context.RuntimeContext:
     """The inner parts of a runtime, for the command line and for tests."""
     return runtime._context  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
@@ -634,5 +623,5 @@ def count_driver(path: Path | str | None) -> Generator[None]:
             del _drivers[store]
 
 
-openings: Final = PerLoop(lambda: session_driver.Turnstile(3))
+openings: Final = eventloop.PerLoop(lambda: session_driver.Turnstile(3))
 """Opening a runtime takes about 2 ms of the event loop: only a few of many `hf.run` do so in one round."""

@@ -11,34 +11,28 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, media, names
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
-from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
-from holdfast.names import check_id, check_int, check_text, is_session_id
-from holdfast.policy.admission import Admission as Terms
-from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
+from holdfast.policy.admission import Admission, decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import StuckProcess
 from holdfast.records import InputTaint, Opened, Status, metadata_of
+from holdfast.runtime import session_driver, session_records
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.changes import Expectation, follow_session, session_cursor
-from holdfast.runtime.session_driver import SessionDrive
-from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests
 from holdfast.runtime.turn import CancelStatus, Turn
 from holdfast.store.inbox import AdmissionWindow, stop_key
-from holdfast.turns import keys
+from holdfast.turns import keys, results
 from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
-from holdfast.turns.results import mentions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import timedelta
 
-    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.events import Event
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store.contract import Receipt
@@ -83,8 +77,8 @@ class Session:
         """The end of the turn that the next input begins, expected before the input is accepted."""
         self._under = under
         """The process or call for which inputs are sent: see `Store.accept_into`."""
-        self.id = check_id("session", id)
-        if not is_session_id(id):
+        self.id = names.check_id("session", id)
+        if not names.is_session_id(id):
             raise errors.InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
         self._context = context
         self._agent = agent
@@ -95,7 +89,7 @@ class Session:
 
     async def send(
         self,
-        content: str | Text | File | Attachment | Sequence[str | Text | File | Attachment],
+        content: str | Text | media.File | Attachment | Sequence[str | Text | media.File | Attachment],
         *,
         key: str | None = None,
         steer: bool = False,
@@ -154,7 +148,7 @@ class Session:
         return Turn(self._context, self.id, receipt.input, after, begins=True)
 
     async def _store_files(
-        self, given: list[Text | File | Attachment], agent: str, key: str | None
+        self, given: list[Text | media.File | Attachment], agent: str, key: str | None
     ) -> tuple[Text | Attachment, ...]:
         """Store the files of an input; returns its parts with attachments in their place."""
         texts = tuple(part for part in given if isinstance(part, Text))
@@ -197,8 +191,8 @@ class Session:
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
-        reason = check_text("reason", reason)
-        conversation = await read_conversation(self._context.store, self.id)
+        reason = names.check_text("reason", reason)
+        conversation = await session_records.read_conversation(self._context.store, self.id)
         if conversation.turn is not None:
             return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
         for found in await self._context.store.pending(self.id):
@@ -209,28 +203,28 @@ class Session:
     async def history(self, *, at: int | None = None) -> list[Message]:
         """All messages, oldest first, including those of the running turn; `at` shows them as of a record."""
         if at is not None:
-            check_int("record", at, least=1)
-        return (await read_conversation(self._context.store, self.id, upto=at)).history
+            names.check_int("record", at, least=1)
+        return (await session_records.read_conversation(self._context.store, self.id, upto=at)).history
 
     async def context(self) -> list[Message]:
         """The messages that the model sees: after compaction fewer than `history`."""
-        return list((await read_conversation(self._context.store, self.id)).context.messages)
+        return list((await session_records.read_conversation(self._context.store, self.id)).context.messages)
 
-    async def requests(self) -> list[RecordedRequest]:
+    async def requests(self) -> list[session_records.RecordedRequest]:
         """The model requests of this session, rebuilt from its journal without its agents' code."""
-        return await read_requests(self._context.store, self.id)
+        return await session_records.read_requests(self._context.store, self.id)
 
     async def search(self, words: str) -> list[Message]:
         """The messages of `history` that contain these words, oldest first, with compacted ones."""
-        wanted = check_text("words", words)
-        return [message for message in await self.history() if mentions(message, wanted)]
+        wanted = names.check_text("words", words)
+        return [message for message in await self.history() if results.mentions(message, wanted)]
 
     async def usage(self) -> list[UsageLine]:
         """Usage by model and source; the source "child" is the usage of all sub-agents.
 
         A line without a model is the usage of sub-agents with damaged journals.
         """
-        found = await read_conversation(self._context.store, self.id)
+        found = await session_records.read_conversation(self._context.store, self.id)
         below = await self._context.children.below(self.id)
         totals: dict[tuple[str, Source], UsageTotal] = {**found.usage}
         totals |= {(model, "child"): total for model, total in below.models.items()}
@@ -257,7 +251,7 @@ class Session:
         A turn that was under way at that point does not continue in the fork: its open calls are unknown there.
         """
         line = await self._context.store.journal(self.id)
-        name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
+        name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else names.check_id("session", id)
         fork = await self._context.store.fork(name, self.id, line.head if at is None else at)
         return Session(self._context, name, fork.agent)
 
@@ -270,15 +264,15 @@ def _check_metadata(given: object) -> dict[str, Any]:
     return found
 
 
-def _input_parts(content: object) -> list[Text | File | Attachment]:
-    given = [content] if isinstance(content, str | Text | File | Attachment) else content
+def _input_parts(content: object) -> list[Text | media.File | Attachment]:
+    given = [content] if isinstance(content, str | Text | media.File | Attachment) else content
     if not isinstance(given, list | tuple):
         raise errors.InvalidArgument("content", content, "text")
-    parts: list[Text | File | Attachment] = []
+    parts: list[Text | media.File | Attachment] = []
     for part in cast("Sequence[object]", given):
         if isinstance(part, str):
             parts.append(Text(part))
-        elif isinstance(part, File | Attachment) or (isinstance(part, Text) and type(part.text) is str):
+        elif isinstance(part, media.File | Attachment) or (isinstance(part, Text) and type(part.text) is str):
             parts.append(part)
         else:
             raise errors.InvalidArgument("content", part, "text")
@@ -302,8 +296,6 @@ class Sessions:
         self._store = context.store
         self._agents = context.agents
         self._register = register
-        self.engine: EmbeddedEngine | None = None
-        """None: another process drives."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which the runtime was opened."""
         self.closed = False
@@ -340,7 +332,7 @@ class Sessions:
     def _agent_name(self, agent: Agent | str) -> str:
         if isinstance(agent, Agent):
             return self._register(agent).name
-        check_id("agent", agent)
+        names.check_id("agent", agent)
         if agent not in self._agents:
             raise errors.AgentUnknown(agent, tuple(self._agents))
         return agent
@@ -357,7 +349,7 @@ class Sessions:
 
     async def agent_missing(self, session: str) -> errors.AgentMissing | None:
         """The error for a session whose agent is unknown here and that no other process drives; None otherwise."""
-        if self.engine is None or self.engine.drives(session):
+        if self._context.engine is None or self._context.engine.drives(session):
             return None
         name = await self._holder_of(session)
         if name is None or name in self._agents or await self._store.holder(session) is not None:
@@ -375,7 +367,7 @@ class Sessions:
         """Sessions with work whose agents are unknown here and that no other process drives."""
         found: list[StuckProcess] = []
         after = 0
-        while self.engine is not None and (page := await self._store.work(after)):
+        while self._context.engine is not None and (page := await self._store.work(after)):
             for work in page:
                 held = work.holder is not None and not self._store.owner_gone(work.holder)
                 if work.kind == "session" and not held and (name := work.agent or "") not in self._agents:
@@ -394,7 +386,7 @@ class Sessions:
         for name in self._agents:
             await self._store_rules(name)
 
-    async def terms(self, agent: str) -> Terms:
+    async def terms(self, agent: str) -> Admission:
         """The admission rules of an agent, also of one that only other processes have."""
         known = self._agents.get(agent)
         if known is None:
@@ -437,7 +429,7 @@ class Sessions:
     ) -> Receipt:
         """Accept an input durably, and have the session driven. `youngest`, `under`: see `Store.accept_into`."""
         self.check_open()
-        if key is not None and check_id("key", key).startswith(RESERVED_KEY_PREFIX):
+        if key is not None and names.check_id("key", key).startswith(RESERVED_KEY_PREFIX):
             raise errors.InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
         try:
             body = msgspec.to_builtins(said)
@@ -453,7 +445,7 @@ class Sessions:
             if terms.looks_back_ms:
                 window_ms, duplicate_ms = milliseconds(terms.window), milliseconds(terms.duplicate_window)
                 window = AdmissionWindow(terms.per_window, window_ms, terms.duplicates, duplicate_ms)
-            early = due is None and self.engine is not None
+            early = due is None and self._context.engine is not None
             accepting = self._store.accept_into(
                 session,
                 "session",
@@ -470,15 +462,15 @@ class Sessions:
                 metadata=metadata,
             )
             # The drive of an idle session begins at once: its lease is claimed in the same commit.
-            begun = early and self.engine is not None and self.engine.begin_early(session)
+            begun = early and self._context.engine is not None and self._context.engine.begin_early(session)
             receipt = await accepting
             if receipt.fresh and due is not None:
                 # The deadline counts while the input is queued, too; then no drive watches it.
                 await self._store.open_wait(
                     session, deadline_wait(keys.turn_id(receipt.input)), deadline=receipt.at + due
                 )
-            if self.engine is not None and not begun and (session, key) not in self._context.held_inputs:
-                self.engine.poke(session)
+            if self._context.engine is not None and not begun and (session, key) not in self._context.held_inputs:
+                self._context.engine.poke(session)
         except REFUSALS as error:
             await self.record_refusal(session, agent, key, error)
             raise
@@ -505,8 +497,8 @@ class Sessions:
             fresh = (await self._store.accept(session, body, key=stop_key(run), urgent=True)).fresh
         except errors.KeyConflict:
             fresh = False
-        if self.engine is not None:
-            self.engine.retry(session)
+        if self._context.engine is not None:
+            self._context.engine.retry(session)
         crash_point("cancel.accepted")
         # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
         await self._context.children.stop_turn(session, run, reason)
@@ -514,11 +506,11 @@ class Sessions:
 
     async def settle(self, session: str) -> None:
         """Carry out the stop requests of a session that no runtime drives."""
-        await SessionDrive(self._context, session).run()
+        await session_driver.SessionDrive(self._context, session).run()
 
     def hold_back(self, session: str, key: str) -> Callable[[], None]:
         """Begin no turn with this input until the returned function is called. Other processes may begin it."""
-        engine, held = self.engine, self._context.held_inputs
+        engine, held = self._context.engine, self._context.held_inputs
         if engine is None:
             return lambda: None
         held[session, key] += 1
@@ -534,9 +526,9 @@ class Sessions:
 
     def stuck(self, session: str) -> errors.HoldfastError | None:
         """The error for which the engine has given up a session, if any."""
-        return None if self.engine is None else self.engine.stuck.get(session)
+        return None if self._context.engine is None else self._context.engine.stuck.get(session)
 
     @property
     def crowded(self) -> bool:
         """True if sessions wait for room: then a call that only waits should be parked rather than kept in memory."""
-        return self.closed or (self.engine is not None and self.engine.crowded)
+        return self.closed or (self._context.engine is not None and self._context.engine.crowded)

@@ -18,42 +18,31 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast import errors, eventloop, messages, names
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, error_info
-from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgument, JournalCorrupt, RuleCorrupt
 from holdfast.errors.caller import GateInvalid, NotASession
-from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
-from holdfast.messages import ModelReply, Text, UserMessage
 from holdfast.models.prices import reply_cost
-from holdfast.names import is_task_id
-from holdfast.policy.approvals import is_allowed_by_stored
-from holdfast.policy.rules import Subject, milliseconds
+from holdfast.policy import approvals, rules
 from holdfast.processes.sub_agents import agent_under_mandate
 from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
+from holdfast.runtime import drive, session_records, tool_call, turn_runner
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, RuntimeContext
-from holdfast.runtime.drive import JournalDrive
-from holdfast.runtime.session_records import read_further, read_session
 from holdfast.runtime.taint import taint_of_notices
-from holdfast.runtime.tool_call import AuthorizedCall, TurnHandedOver, TurnParked
 from holdfast.runtime.tool_host import ToolHost
-from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.waits import JournalWaits
 from holdfast.store.contract import Input, Lease
-from holdfast.turns import keys
+from holdfast.turns import keys, machine, notices, results
 from holdfast.turns.conversation import CancelRequest, OpenTurn, UserInput, deadline_wait, decode_input, input_blobs
-from holdfast.turns.machine import Ending
-from holdfast.turns.notices import READER, choose_notices, format_notices
-from holdfast.turns.results import stop_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from holdfast.events import LiveEvent
-    from holdfast.policy.limits import Mandate
-    from holdfast.runtime.hooks import HookRunner
-    from holdfast.runtime.tool_execution import SpillableCall
+    from holdfast import events
+    from holdfast.policy import limits
+    from holdfast.runtime import hooks, tool_execution
     from holdfast.store import Notification
     from holdfast.turns.conversation import Conversation
 
@@ -76,7 +65,7 @@ class InboxInput:
             return None
         span = self.said.deadline_ms
         if span is None and agent is not None and agent.limits.deadline is not None:
-            span = milliseconds(agent.limits.deadline)
+            span = rules.milliseconds(agent.limits.deadline)
         since = begun if self.said.deadline_from_start else self.input.at
         return None if span is None or since is None else since + span
 
@@ -85,13 +74,13 @@ class InboxInput:
 class Interruption:
     """The ending of a turn that must stop, or ends before it begins, with the request for it; or a late request."""
 
-    ending: Ending
+    ending: machine.Ending
     stop: InboxInput | None = None
     waiting: InboxInput | None = None
     """The input of the turn that does not begin."""
 
 
-_DEADLINE_ENDING: Final = Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
+_DEADLINE_ENDING: Final = machine.Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
 MAX_NOTIFICATIONS: Final = 32
 """Most notifications that are read for one input."""
 
@@ -122,7 +111,7 @@ def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
 
 def check_session_id(id: str) -> str:
     """Return the id, or raise `NotASession` for a task, which never reads notifications."""
-    if isinstance(id, str) and is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+    if isinstance(id, str) and names.is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise NotASession(id)
     return id
 
@@ -132,7 +121,7 @@ def wall_milliseconds(at: datetime | None) -> int | None:
     if at is None:
         return None
     if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("time", at, "a datetime")
+        raise errors.InvalidArgument("time", at, "a datetime")
     return round(at.timestamp() * 1000)
 
 
@@ -141,7 +130,7 @@ TIME_BUDGET_CHECK_MS: Final = 30_000
 """Interval at which time budgets are checked during an effect, in milliseconds."""
 
 
-class SessionDrive(JournalDrive):
+class SessionDrive(drive.JournalDrive):
     """One drive of one session, and the session as its turn sees it.
 
     Without its agent, or with `stops_only` (no room for another turn), only stop requests take effect.
@@ -154,13 +143,13 @@ class SessionDrive(JournalDrive):
         """The agent that has the session, if this runtime has it."""
         self._open: OpenTurn | None = None
         """The turn under way."""
-        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
+        self.show: Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
         """Publish a live event."""
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
         """The session's current agent, also if this runtime does not have it."""
         self._stops_only = stops_only
-        self._mandate: Mandate | None = None
+        self._mandate: limits.Mandate | None = None
         self._finished = False
         self._handed = False
         """The session was handed to another agent, which continues the turn."""
@@ -173,8 +162,8 @@ class SessionDrive(JournalDrive):
         self._held_back = False
         """Notifications were held back by the open turn, or by inputs that wait to enter it."""
         # The turn that is under way, and the reason why it must stop.
-        self._turn: TurnRunner | None = None
-        self._work: asyncio.Task[Ending] | None = None
+        self._turn: turn_runner.TurnRunner | None = None
+        self._work: asyncio.Task[machine.Ending] | None = None
         self._look_at: int | None = None
         """Time of the next check of time budgets during an effect."""
         self._interruption: Interruption | None = None
@@ -197,7 +186,7 @@ class SessionDrive(JournalDrive):
             return None
         return self._seen if self._finished and self._agent is not None and not self._stops_only else None
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         crash_point("drive.claimed")
         await self.context.turnstile.enter()
         self._lease = lease
@@ -209,9 +198,9 @@ class SessionDrive(JournalDrive):
                 self._news = False  # news from here on may not be in the page that is read now
             # Else nothing is read, and all that came since the lease was claimed is news.
             seen = self._heard if lease.made is None else lease.wakes
-            conversation, pending, ready = await read_session(self._store, lease)
+            conversation, pending, ready = await session_records.read_session(self._store, lease)
             if conversation.seq != lease.head:
-                raise HeadConflict(self.session, lease.head, conversation.seq)
+                raise errors.HeadConflict(self.session, lease.head, conversation.seq)
             self._ledger.watch = replace(conversation.watch)
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
@@ -235,7 +224,7 @@ class SessionDrive(JournalDrive):
             if not await self._goes_on(turn):
                 await self._rest()
                 return
-            await read_further(self._store, self.session, conversation)
+            await session_records.read_further(self._store, self.session, conversation)
             self._open = conversation.turn
             if self._handed:
                 self._agent = self._agent_of(conversation, [])
@@ -340,7 +329,7 @@ class SessionDrive(JournalDrive):
             return
         out = await turn.out_of_time()  # a budget of time may be used up in the middle of an effect
         if out is not None and turn is self._turn and self._work is not None:
-            ending = Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
+            ending = machine.Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
             self._interrupt(Interruption(ending))
 
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
@@ -369,19 +358,19 @@ class SessionDrive(JournalDrive):
         # A notification that an earlier turn took and did not acknowledge gets its own turn: if its text makes turns
         # fail, it fails no other notification and no turn of a person.
         alone = idle and ready[0].attempts > 0
-        picked = (ready[0],) if alone else choose_notices([found for found in ready if not found.attempts])
+        picked = (ready[0],) if alone else notices.choose_notices([found for found in ready if not found.attempts])
         if len(picked) < len(ready):
             self._held_back = True  # the rest is looked at after the next turn
         if not picked:
             return
-        reads = self._agent is not None and READER in self._agent.tools
+        reads = self._agent is not None and notices.READER in self._agent.tools
         taint = await taint_of_notices(self._store, self.context.agents, picked)
-        notes = Text(format_notices(picked, reads=reads))
+        notes = messages.Text(notices.format_notices(picked, reads=reads))
         said = UserInput(parts=(notes,), steer=not alone, origin="holdfast", taint=taint)
         content = msgspec.to_builtins(said)
         try:
             receipt = await self._store.deliver_notifications(self._lease, [found.id for found in picked], content)
-        except InboxFull:
+        except errors.InboxFull:
             return  # they wait until there is room
         if receipt is not None:  # else none of them can be claimed any more
             found = Input(receipt.input, receipt.key, canonical(content), receipt.at)
@@ -410,7 +399,7 @@ class SessionDrive(JournalDrive):
             return
         for found in self._inbox:
             if isinstance(found.said, CancelRequest) and _stops_turn(found.said, turn):
-                self._interrupt(Interruption(Ending("cancelled", "cancelled", found.said.reason), found))
+                self._interrupt(Interruption(machine.Ending("cancelled", "cancelled", found.said.reason), found))
                 return
         if turn.deadline is not None and turn.deadline <= self._ledger.now():
             self._interrupt(Interruption(_DEADLINE_ENDING))
@@ -429,7 +418,7 @@ class SessionDrive(JournalDrive):
         ends: list[Interruption] = []
         for found in self._inbox:
             if isinstance(found.said, CancelRequest) and not (turn is not None and _stops_turn(found.said, turn)):
-                ending = Ending("cancelled", "cancelled", found.said.reason)
+                ending = machine.Ending("cancelled", "cancelled", found.said.reason)
                 ends.append(Interruption(ending, found, queued.pop(found.said.cancel, None)))
         for waiting in queued.values():
             due = waiting.deadline(self._agent)
@@ -469,7 +458,7 @@ class SessionDrive(JournalDrive):
         """Run a turn until it ends or parks; returns its end unless it was stopped."""
         turn.parked = None
         self._open = turn
-        run = self._turn = TurnRunner(self, self._agent, turn, self._ledger)
+        run = self._turn = turn_runner.TurnRunner(self, self._agent, turn, self._ledger)
         run.performer.submit(first)
         self._stop_open()  # news that came while the turn was created
         self._set_alarm()
@@ -486,8 +475,8 @@ class SessionDrive(JournalDrive):
             self._open, self._interruption = None, None
         return ended
 
-    async def _work_on(self, run: TurnRunner, turn: OpenTurn) -> TurnEnded | None:
-        work = self._work = spawn(run.finish())
+    async def _work_on(self, run: turn_runner.TurnRunner, turn: OpenTurn) -> TurnEnded | None:
+        work = self._work = eventloop.spawn(run.finish())
         concluded = self._concluded = asyncio.Event()
         work.add_done_callback(lambda _: concluded.set())  # abandoned work may end long after the drive
         if self._news:
@@ -500,7 +489,7 @@ class SessionDrive(JournalDrive):
                 await self._unwind(run, work)
             elif work.cancelled():
                 message = "a tool or the model cancelled the task of the turn itself"
-                stopped = Interruption(Ending("failed", "cancelled_within", message, "tool"))
+                stopped = Interruption(machine.Ending("failed", "cancelled_within", message, "tool"))
             if stopped is not None:
                 run.performer.check_halted()
                 await self._break_off(run, stopped)
@@ -509,21 +498,21 @@ class SessionDrive(JournalDrive):
             match work.exception():
                 case None:
                     ending = work.result()
-                case TurnParked(waits=waits):
+                case tool_call.TurnParked(waits=waits):
                     await self._park(run, waits)
                     return None
-                case TurnHandedOver():
+                case tool_call.TurnHandedOver():
                     await run.performer.settle()
                     crash_point("handoff.after")
                     self._handed = True
                     return None
                 case BaseException() as error:
-                    expected = isinstance(error, HoldfastError | RuntimeClosing)
+                    expected = isinstance(error, errors.HoldfastError | RuntimeClosing)
                     if expected or not isinstance(error, Exception | GeneratorExit):
                         raise error
                     run.performer.check_halted()  # unexpected; the session continues
                     info = error_info(error, run.performer.redactor.text)
-                    ending = Ending("failed", info.kind, info.message, "code", **run.so_far())
+                    ending = machine.Ending("failed", info.kind, info.message, "code", **run.so_far())
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and the next drive continues the turn.
             run.performer.refuse()
@@ -536,17 +525,17 @@ class SessionDrive(JournalDrive):
         await run.seal(ending)
         return ended
 
-    async def _unwind(self, run: TurnRunner, work: asyncio.Task[Ending]) -> None:
-        if not await cancel_and_wait(work):
+    async def _unwind(self, run: turn_runner.TurnRunner, work: asyncio.Task[machine.Ending]) -> None:
+        if not await eventloop.cancel_and_wait(work):
             said = "a tool or the model of turn %s of %r does not end although it is cancelled; it is left alone"
             _log.warning(said, run.run, self.session)
 
-    async def _break_off(self, run: TurnRunner, interruption: Interruption) -> None:
+    async def _break_off(self, run: turn_runner.TurnRunner, interruption: Interruption) -> None:
         """End the turn at once. Calls under way are recorded as cancelled or unknown."""
         asked: list[Record] = [] if interruption.stop is None else [await self._admit(interruption.stop)]
         if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
-        why = stop_reason(interruption.ending.status, interruption.ending.message)
+        why = results.stop_reason(interruption.ending.status, interruption.ending.message)
         left = [
             msgspec.structs.replace(record, why=why)
             if isinstance(record, Unknown | Cancelled) and not record.why
@@ -556,7 +545,7 @@ class SessionDrive(JournalDrive):
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
         await run.seal(ending, [*asked, *left])
 
-    async def _park(self, run: TurnRunner, waits: tuple[str, ...]) -> None:
+    async def _park(self, run: turn_runner.TurnRunner, waits: tuple[str, ...]) -> None:
         if run.deadline is not None:
             name = deadline_wait(run.run)
             alarm = await self._store.open_wait(self.session, name, deadline=run.deadline)
@@ -567,7 +556,7 @@ class SessionDrive(JournalDrive):
         if self._open is not None:
             self._open.parked = parked
 
-    def _on_loss(self, error: HoldfastError) -> None:
+    def _on_loss(self, error: errors.HoldfastError) -> None:
         if self._turn is not None:
             self._turn.performer.halt(error)
         if self._work is not None:
@@ -584,33 +573,33 @@ class SessionDrive(JournalDrive):
         """The runtime as tools see it (``ctx.host``)."""
         return ToolHost(self.context, self.session, self._agent_name)
 
-    async def is_always_allowed(self, agent: str, subject: Subject) -> bool:
+    async def is_always_allowed(self, agent: str, subject: rules.Subject) -> bool:
         """True if a person has stored a rule that allows this call."""
         try:
             stored = await self._store.rules(agent)
-        except RuleCorrupt as error:
+        except errors.RuleCorrupt as error:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
-        return is_allowed_by_stored([rule.body for rule in stored], subject)
+        return approvals.is_allowed_by_stored([rule.body for rule in stored], subject)
 
-    def price(self, reply: ModelReply, asked: str) -> float | None:
+    def price(self, reply: messages.ModelReply, asked: str) -> float | None:
         """Cost of a reply in US dollars, by the model that replied or else the one requested; None if unknown."""
         return reply_cost(reply, asked, self.context.prices)
 
-    async def quarantine(self, reason: str) -> JournalCorrupt:
+    async def quarantine(self, reason: str) -> errors.JournalCorrupt:
         """Take the session out of use because its journal can't be trusted; returns the error to raise."""
         await self._store.quarantine(self.session, reason)
-        return JournalCorrupt(self.session, 0, reason)
+        return errors.JournalCorrupt(self.session, 0, reason)
 
     async def task_for_call(self, key: str) -> str | None:
         """The id of the background task of the call `key`, if any."""
         return await self.context.tasks.task_for_call(self.session, key)
 
-    async def start_task(self, call: AuthorizedCall) -> str:
+    async def start_task(self, call: tool_call.AuthorizedCall) -> str:
         """Perform a call in the background; returns the id of the task once it is durable."""
         return await self.context.tasks.start(self.session, *self._names(), call)
 
-    async def adopt_task(self, work: SpillableCall) -> str:
+    async def adopt_task(self, work: tool_execution.SpillableCall) -> str:
         """Move a running call to the background; returns the id of the task once it is durable."""
         return await self.context.tasks.adopt(self.session, *self._names(), work)
 
@@ -619,14 +608,14 @@ class SessionDrive(JournalDrive):
 
     async def stop_task(self, made: asyncio.Future[str]) -> None:
         """Cancel a task that is being made: its turn is stopped."""
-        with suppress(HoldfastError):  # the task was not made
+        with suppress(errors.HoldfastError):  # the task was not made
             await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
 
-    def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
+    def after_turn(self, hooked: hooks.HookRunner, ending: machine.Ending) -> None:
         """Run the `after_turn` hooks of an ended turn, without waiting for them."""
         self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
-    def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+    def _show_later(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show an event that may come after this drive: in the buffer of the running drive, or in a new one."""
         changes = self.context.changes
         if (buffer := changes.buffers.get(self.session)) is not None:
@@ -647,7 +636,7 @@ class SessionDrive(JournalDrive):
         """True if something that this process has heard of must be read, or a request to stop has come."""
         return self._news or self._reading.locked() or self._interruption is not None
 
-    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+    async def steering(self) -> list[tuple[Admitted, messages.UserMessage]]:
         """Take the inputs that enter the running turn now."""
         await self.attend()
         turn = self._open
@@ -744,5 +733,5 @@ class Turnstile:
             asyncio.get_running_loop().call_soon(self._next_round)
 
 
-turnstiles: Final = PerLoop(Turnstile)
+turnstiles: Final = eventloop.PerLoop(Turnstile)
 """One per event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

@@ -11,17 +11,15 @@ from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
 from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachment_digests
 from holdfast.records import DECODE_ERRORS, Admitted, Cancelled, Done, EffectRequest, Failed, Opened, Outcome, Record
-from holdfast.turns import keys
+from holdfast.turns import keys, programs
 from holdfast.turns.compaction.plan import decode_asked, decode_compaction, is_compaction
 from holdfast.turns.conversation import Conversation
 from holdfast.turns.environment import Environment, decode_environment, is_environment, prefix_of
-from holdfast.turns.programs import is_finish, is_kept
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.store import Input, Notification, Store
-    from holdfast.store.contract import Journal, Lease
+    from holdfast.store import Input, Notification, Store, contract
 
 
 async def fetch_value(store: Store, record: Record) -> Record:
@@ -31,7 +29,7 @@ async def fetch_value(store: Store, record: Record) -> Record:
     if isinstance(record, Done):
         key = keys.parse_key(record.key)
         # Of the records below a call, only these belong to the conversation.
-        shown = is_compaction(record.key) or is_kept(record.key) or is_finish(record.key)
+        shown = is_compaction(record.key) or programs.is_kept(record.key) or programs.is_finish(record.key)
         if key is None or (key.inner and not shown):
             return record
     value = msgspec.Raw(await _read_blob(store, record.blob.digest))
@@ -65,7 +63,7 @@ async def read_conversation(store: Store, journal: str, *, upto: int | None = No
     return conversation
 
 
-async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[Input], list[Notification]]:
+async def read_session(store: Store, lease: contract.Lease) -> tuple[Conversation, list[Input], list[Notification]]:
     """Read a claimed session: its conversation, its inbox, and the notifications that may be delivered."""
     conversation, journal, head = Conversation(), lease.journal, lease.head
     if lease.made is not None:
@@ -93,7 +91,7 @@ async def _read_lineage(store: Store, journal: str, upto: int | None, conversati
         await read_further(store, line.id, conversation, end)
 
 
-async def _lineage(store: Store, journal: str, upto: int | None = None) -> list[tuple[Journal, int | None]]:
+async def _lineage(store: Store, journal: str, upto: int | None = None) -> list[tuple[contract.Journal, int | None]]:
     """A journal after its fork ancestors, each with its last record that counts."""
     line = await store.journal(journal)
     found = [(line, upto)]
@@ -194,7 +192,7 @@ class _RequestReader:
                     break
                 await self._take(line, seq, record)
 
-    async def _take(self, line: Journal, seq: int, record: Record) -> None:
+    async def _take(self, line: contract.Journal, seq: int, record: Record) -> None:
         if isinstance(record, Done | Failed | Cancelled) and record.ask is not None:
             async for kind, agent, model, request, exact in self._requests_of(record, record.ask):
                 place: dict[str, Any] = {"journal": line.id, "number": len(self.found) + 1, "seq": seq, "at": record.at}

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast, get_args
 
 import msgspec
 
+from holdfast import errors, eventloop, names
 from holdfast.agent import Agent
 from holdfast.effects.canonical import digest
-from holdfast.errors import ControlCancelled, InvalidArgument, StoreClosed
-from holdfast.eventloop import spawn
 from holdfast.events import EVENTS, Event
-from holdfast.names import check_id, check_int
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.changes import follow_session, follow_store, session_cursor, store_cursor
 
@@ -58,7 +56,7 @@ class Control:
         if timeout is not None:
             milliseconds(timeout)
         if concurrency is not None:
-            check_int("concurrency", concurrency, least=1)
+            names.check_int("concurrency", concurrency, least=1)
         self.timeout = timeout
         self.cancelled = False
         self._reason = ""
@@ -78,7 +76,7 @@ class Control:
         # If requests may have to wait for a slot, the timeout counts from the start of the turn.
         session = context.sessions.handle(name, request.agent, from_start=slots is not None)
         if self.cancelled:
-            raise ControlCancelled(self._reason)
+            raise errors.ControlCancelled(self._reason)
         begin: Callable[[], None] | None = None
         if slots is not None and slots.locked():
             begin = context.sessions.hold_back(name, key)
@@ -96,9 +94,9 @@ class Control:
         self._running.add(emitted)
         if begin is not None:
             # The request is accepted: it begins when there is room even if the caller is cancelled here.
-            await asyncio.shield(spawn(self._begin_with_room(emitted, begin)))
+            await asyncio.shield(eventloop.spawn(self._begin_with_room(emitted, begin)))
             return emitted
-        spawn(self._until_ended(emitted))
+        eventloop.spawn(self._until_ended(emitted))
         if self.cancelled:  # while the request was being accepted
             await emitted.cancel(self._reason)
         return emitted
@@ -111,9 +109,9 @@ class Control:
                 await self._slots.acquire()
         finally:
             begin()
-        spawn(self._until_ended(emitted))
+        eventloop.spawn(self._until_ended(emitted))
         if self.cancelled:
-            raise ControlCancelled(self._reason)
+            raise errors.ControlCancelled(self._reason)
 
     async def _until_ended(self, emitted: Emitted) -> None:
         try:
@@ -155,14 +153,14 @@ class Emitted:
 async def emit(context: RuntimeContext, request: EmitRequest, control: Control | None) -> Emitted:
     """Accept a request. If the control has no room, wait until the turn can begin."""
     if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("request", request, "an EmitRequest")
+        raise errors.InvalidArgument("request", request, "an EmitRequest")
     name = request.session
     if name is None and request.client_request_id is None:
         name = f"emit-{secrets.token_hex(6)}"
     elif name is None:  # the same session for the same request id
         agent = request.agent.name if isinstance(request.agent, Agent) else request.agent
         name = f"emit-{digest('emit', [agent, request.client_request_id])[:20]}"
-    key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
+    key = None if request.client_request_id is None else names.check_id("client_request_id", request.client_request_id)
     if control is not None:
         key = key or f"emit-{secrets.token_hex(8)}"
         return await control._emit(context, request, name, key)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -196,10 +194,10 @@ class Subscription:
     ) -> None:
         self._kinds = _event_classes(kind)
         if not callable(handler):
-            raise InvalidArgument("handler", handler, "a function that takes an event")
+            raise errors.InvalidArgument("handler", handler, "a function that takes an event")
         self._handler = handler
         self._events = _event_stream(context, session, after)
-        self._slots = asyncio.Semaphore(check_int("concurrency", concurrency, least=1))
+        self._slots = asyncio.Semaphore(names.check_int("concurrency", concurrency, least=1))
         self._lanes: dict[str, _SessionLane] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -211,7 +209,7 @@ class Subscription:
 
     def start(self, forget: Callable[[Subscription], None]) -> None:
         """Begin to read events; `forget` is called at the end."""
-        self._task = spawn(self._listen())
+        self._task = eventloop.spawn(self._listen())
         self._task.add_done_callback(lambda _: forget(self))
 
     async def __aenter__(self) -> Self:
@@ -247,7 +245,7 @@ class Subscription:
             async for event in self._events:
                 if isinstance(event, self._kinds):
                     await self._dispatch(event)
-        except StoreClosed:
+        except errors.StoreClosed:
             return
         except Exception as error:  # `error` keeps it
             self.error = error
@@ -262,7 +260,7 @@ class Subscription:
             await self._slots.acquire()
             lane = self._lanes[event.session] = _SessionLane()
             lane.events.append(event)
-            worker = spawn(self._work(event.session, lane))
+            worker = eventloop.spawn(self._work(event.session, lane))
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
         else:
@@ -301,13 +299,13 @@ def _event_classes(kind: object) -> tuple[type, ...]:
     members = cast("tuple[Any, ...]", kind if isinstance(kind, tuple) else get_args(kind) or (kind,))
     wrong = [member for member in members if member not in EVENTS]
     if wrong or not members:
-        raise InvalidArgument("kind", wrong[0] if wrong else members, "an event class of holdfast, or Any")
+        raise errors.InvalidArgument("kind", wrong[0] if wrong else members, "an event class of holdfast, or Any")
     return members
 
 
 def _event_stream(context: RuntimeContext, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
     if session is not None:
-        check_id("session", session)
+        names.check_id("session", session)
         if after is not None and not (isinstance(after, str) and after.startswith("p")):
             cursor = session_cursor(after, session)
             return follow_session(context.changes, session, cursor)

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast import errors, names
 from holdfast.agent import Agent, prepare
-from holdfast.errors import HoldfastError, MemoryFull
-from holdfast.names import is_process_journal, is_task_id
-from holdfast.policy.limits import taint_under
-from holdfast.policy.paths import paths_in, real_path
+from holdfast.policy import limits, paths
 from holdfast.policy.rules import CLEAN, Subject, Taint
-from holdfast.processes.keys import process_journal
-from holdfast.processes.lists import read_process
+from holdfast.processes import keys, lists
 from holdfast.records import Done, Failed, InputTaint, Record
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store.memories import TAINTED_FILES
@@ -38,7 +35,7 @@ _DEFERRAL: Final = f"/{DEFERRAL}"
 
 def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
     """The taint of a conversation."""
-    taint = taint_under(conversation.mandate).joined(conversation.taint)
+    taint = limits.taint_under(conversation.mandate).joined(conversation.taint)
     taint = taint.joined(prepare(agent).taint_of_tools(conversation.heard, session))
     return taint.joined(_full_taint("an earlier notification")) if conversation.noticed else taint
 
@@ -47,7 +44,7 @@ async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: s
     """The taint of a session; full taint if it can't be read or its agent is unknown here."""
     try:
         conversation = await read_conversation(store, session)
-    except HoldfastError:
+    except errors.HoldfastError:
         return _full_taint(session)
     agent = agents.get(conversation.agent or "")
     return _full_taint(session) if agent is None else taint_of(conversation, agent, session)
@@ -66,12 +63,12 @@ async def taint_of_notices(
 
 async def _taint_of_work(store: Store, agents: Mapping[str, Agent], source: str) -> Taint:
     try:
-        if is_process_journal(source):
+        if names.is_process_journal(source):
             return await _taint_of_process(store, agents, source)
-        if not is_task_id(source):
+        if not names.is_task_id(source):
             return CLEAN
-        state = await read_process(store, source)
-    except HoldfastError:  # its journal is gone or can't be read
+        state = await lists.read_process(store, source)
+    except errors.HoldfastError:  # its journal is gone or can't be read
         return _full_taint(source)
     agent, call = agents.get(state.name or ""), state.call
     if isinstance(state.outcome, Done | Failed) and state.outcome.taint is not None:
@@ -89,14 +86,14 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
     sessions: dict[str, None] = {}
     journals = [journal]
     for each in journals:  # it grows
-        state = await read_process(store, each)
+        state = await lists.read_process(store, each)
         if state.registration is not None and state.registration.taint is not None:
             taint = taint.joined(Taint.of(state.registration.taint))
         taint = _with_deferral_answers(taint, state.records, each)
         sessions |= dict.fromkeys(
             msgspec.json.decode(bytes(record.value))["session"] for record in _process_effects(state.records, "agent")
         )
-        journals += [found for found in map(process_journal, _awaited_processes(state)) if found not in journals]
+        journals += [found for found in map(keys.process_journal, _awaited_processes(state)) if found not in journals]
         if len(sessions) > MAX_SESSIONS or len(journals) > MAX_PROCESSES:
             return _full_taint(journal)
     for session in sessions:
@@ -152,7 +149,7 @@ async def mark_written(store: Store, subject: Subject, by: str) -> None:
             continue
         try:
             await store.memory_put(scope, key, _encoded(path, by))
-        except MemoryFull:
+        except errors.MemoryFull:
             first = (await store.memory_list(scope))[0]
             await store.memory_delete(scope, first.key)
             await store.memory_put(scope, _WORKSPACE_KEY, _encoded(path, by))
@@ -183,9 +180,9 @@ async def _mark_below(store: Store, scope: str, folder: str) -> str | None:
 
 def _paths(subject: Subject) -> Iterator[str]:
     for name in subject.paths:
-        for path in paths_in(subject.args.get(name)):
+        for path in paths.paths_in(subject.args.get(name)):
             try:
-                yield real_path(path, subject.base)
+                yield paths.real_path(path, subject.base)
             except (OSError, ValueError):  # the tool refuses it
                 continue
 

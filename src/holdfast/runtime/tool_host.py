@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from holdfast import errors, messages, records
 from holdfast.effects.canonical import decode_value, encode_value
-from holdfast.errors import StoreError, TaskUnknown
-from holdfast.messages import Attachment
 from holdfast.processes.lists import glance_process
-from holdfast.records import Done
-from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.session_records import read_records
+from holdfast.runtime import attachments, session_records
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import Place, place_of
 
@@ -24,8 +21,7 @@ if TYPE_CHECKING:
     from holdfast.memory import Memory
     from holdfast.processes.state import ProcessState
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store import Notification
-    from holdfast.store.contract import Journal
+    from holdfast.store import Notification, contract
 
 
 class ToolHost:
@@ -40,7 +36,7 @@ class ToolHost:
         """Sub-agents."""
         self.secrets = context.secrets
         self._memories = context.memories
-        self._attachments = Attachments(context.store)
+        self._attachments = attachments.Attachments(context.store)
 
     def memory(self, scope: str) -> Memory:
         return self._memories.memory(scope)
@@ -52,7 +48,7 @@ class ToolHost:
 
     # ---- tasks ----
 
-    async def tasks(self, limit: int = 20) -> Sequence[Journal]:
+    async def tasks(self, limit: int = 20) -> Sequence[contract.Journal]:
         """The tasks of the session, the last changed first."""
         return await self._tasks.list(session=self.session, limit=limit)
 
@@ -60,7 +56,7 @@ class ToolHost:
         """One task of the session; raises `TaskUnknown` for any other."""
         state = await self._tasks.task(id)
         if state.session != self.session:
-            raise TaskUnknown(id)
+            raise errors.TaskUnknown(id)
         return state
 
     async def glance_task(self, id: str) -> ProcessState:
@@ -102,13 +98,13 @@ class ToolHost:
 
     async def attach(
         self, data: bytes | Path | str | AsyncIterable[bytes], media_type: str | None, name: str | None
-    ) -> Attachment:
+    ) -> messages.Attachment:
         """Store bytes, or a file, for this session."""
         return await self._attachments.put(data, media_type=media_type, name=name, session=self.session)
 
-    async def attached(self, given: Attachment) -> Attachment:
+    async def attached(self, given: messages.Attachment) -> messages.Attachment:
         """An attachment that this session may read, with its true size; raises `AttachmentUnknown` for any other."""
-        return Attachment(given.digest, given.media_type, len(await self.attachment(given.digest)), given.name)
+        return messages.Attachment(given.digest, given.media_type, len(await self.attachment(given.digest)), given.name)
 
     # ---- stored results ----
 
@@ -131,10 +127,10 @@ class ToolHost:
         seen: set[str] = set()
         while journal is not None and journal not in seen:
             seen.add(journal)
-            async for _, record in read_records(self.store, journal):
-                key = keys.parse_key(record.key) if isinstance(record, Done) else None
+            async for _, record in session_records.read_records(self.store, journal):
+                key = keys.parse_key(record.key) if isinstance(record, records.Done) else None
                 if key is not None and not (key.inner or key.nested) and (key.run, key.number, key.call) == place:
-                    value = decode_value(bytes(record.value)) if isinstance(record, Done) else None
+                    value = decode_value(bytes(record.value)) if isinstance(record, records.Done) else None
                     return value.encode() if isinstance(value, str) else encode_value(value)
             journal = (await self.store.journal(journal)).parent
         return None
@@ -142,8 +138,8 @@ class ToolHost:
     async def _has_blob(self, journal: str, digest: str) -> bool:
         try:
             async for entry in self.store.read_all(journal):
-                if isinstance(entry.record, Done) and any(blob.digest == digest for blob in entry.record.kept):
+                if isinstance(entry.record, records.Done) and any(blob.digest == digest for blob in entry.record.kept):
                     return True
-        except StoreError:
+        except errors.StoreError:
             pass  # a damaged journal must not hide the others
         return False

@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 import msgspec
 
+from holdfast import errors, messages, names, records
 from holdfast.agent import Agent, parse_answer, prepare
-from holdfast.errors import JournalMissing, TurnUnknown
 from holdfast.events import TERMINAL, Event, InputAccepted
-from holdfast.messages import Usage
-from holdfast.names import check_text
 from holdfast.policy.rules import milliseconds
-from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_page
 from holdfast.tools.functions import release_call_slot
-from holdfast.turns import keys
+from holdfast.turns import keys, machine
 from holdfast.turns.conversation import CancelRequest, Conversation, decode_input
-from holdfast.turns.machine import Blame, Ending, added, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -36,24 +32,24 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     turn: str
-    status: EndStatus
+    status: records.EndStatus
     text: str = ""
     value: Any = None
     code: str = ""
     """Code of the reason why the turn did not complete."""
     message: str = ""
     """The reason why the turn did not complete, as a sentence."""
-    blame: Blame | None = None
+    blame: machine.Blame | None = None
     """The party that can act: caller, model, tool, code, or the owner of the limit."""
     steps: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = None
     """In US dollars; None where no price is known."""
     allowed: int | float | None = None
     """The value of the limit that was reached, where one was."""
     used: int | float | None = None
     """Usage of that limit."""
-    children: Usage = Usage()
+    children: messages.Usage = messages.Usage()
     """Usage of the sub-agents of the turn; of background ones, so far."""
     children_cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
@@ -68,17 +64,17 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == "completed"
 
     @property
-    def total_usage(self) -> Usage:
+    def total_usage(self) -> messages.Usage:
         """Usage of the turn with its sub-agents on all levels."""
         return self.usage + self.children
 
     @property
     def total_cost(self) -> float | None:
         """In US dollars, with sub-agents; None where a price is not known."""
-        return added(self.cost, self.children_cost)
+        return machine.added(self.cost, self.children_cost)
 
 
-_SHARED_FIELDS: Final = frozenset(TurnOutcome.__struct_fields__).intersection(Ending.__struct_fields__)
+_SHARED_FIELDS: Final = frozenset(TurnOutcome.__struct_fields__).intersection(machine.Ending.__struct_fields__)
 
 
 class TurnReader:
@@ -102,7 +98,7 @@ class TurnReader:
         conversation.seq = self._after
         return conversation
 
-    async def read(self) -> Ending | None:
+    async def read(self) -> machine.Ending | None:
         """Read all records so far; returns the ending, or None if the turn has not ended."""
         if not self._known:
             await self._check()
@@ -110,19 +106,19 @@ class TurnReader:
         while page := await read_page(self._store, self.session, conversation.seq):
             for seq, record in page:
                 conversation.add(seq, record)
-                if isinstance(record, Admitted) and record.input == self._number:
+                if isinstance(record, records.Admitted) and record.input == self._number:
                     self.run = record.run
-                if isinstance(record, Ended) and record.run == self.run:
+                if isinstance(record, records.Ended) and record.run == self.run:
                     return conversation.endings[record.run]
         return None
 
     async def _check(self) -> None:
         try:
             found = await self._store.input(self.session, self._number)
-        except JournalMissing:
+        except errors.JournalMissing:
             found = None
         if found is None or isinstance(decode_input(found.body), CancelRequest):
-            raise TurnUnknown(self.session, keys.turn_id(self._number))
+            raise errors.TurnUnknown(self.session, keys.turn_id(self._number))
         self._known = True
 
     async def ended_at(self) -> Cursor | None:
@@ -132,7 +128,7 @@ class TurnReader:
 
     async def wait(
         self, context: RuntimeContext, expected: Expectation | None = None, *, needs_agent: bool = False
-    ) -> Ending:
+    ) -> machine.Ending:
         """Wait for the end of the turn. With `expected`, from before the input was accepted, nothing is read first.
 
         Raises the error of a session that is not driven, or with `needs_agent` has no agent here, instead of waiting.
@@ -160,11 +156,11 @@ class TurnReader:
         self.run, self._text = ended.run, ended.text
         return True
 
-    def outcome(self, ending: Ending, agent: Agent | None) -> TurnOutcome:
+    def outcome(self, ending: machine.Ending, agent: Agent | None) -> TurnOutcome:
         """The outcome: the ending with the text and the typed value of the answer."""
         text = self._text
         if text is None:
-            text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
+            text = "" if ending.answer is None else machine.answer_of(self._conversation.thread, ending.answer)
         value = None
         if ending.typed:  # plain JSON if the agent is unknown here, or has another output type by now
             output = None if agent is None else agent.output
@@ -293,7 +289,7 @@ class Turn:
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Request that the turn is stopped, wherever it is. The first request counts; one after the end is too late."""
-        reason = check_text("reason", reason)
+        reason = names.check_text("reason", reason)
         reader = self._reader()
         ending = await reader.read()
         if ending is not None:

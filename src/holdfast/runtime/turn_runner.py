@@ -9,25 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast import events
+from holdfast import errors, events
 from holdfast.agent import Agent, agent_in_mode, narrow_agent, prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import bounded, digest_of_bytes
+from holdfast.effects import canonical, replay
 from holdfast.effects.performer import JournalLedger, Performer
-from holdfast.effects.replay import Repeat, UseRecorded, diverge, fold_history
-from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ONE_STEP, Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked, Record
-from holdfast.runtime.authorization import Authorizer
+from holdfast.runtime import authorization, model_call, programs, tool_call
 from holdfast.runtime.budgets import SharedBudgets, spend_of_records
 from holdfast.runtime.changes import call_name
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
-from holdfast.runtime.model_call import ModelCaller
-from holdfast.runtime.programs import Programs
-from holdfast.runtime.tool_call import ToolBatch, ToolCallRunner, TurnHandedOver
 from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import RESULT_READER
 from holdfast.turns import keys
@@ -39,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from holdfast.messages import Usage, UserMessage
-    from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.runtime.tool_host import ToolHost
+    from holdfast.runtime import session_driver, tool_host
 
 
 TURN_START_SUFFIX: Final = "/%begun"
@@ -58,7 +52,7 @@ class TurnRunner:
 
     def __init__(
         self,
-        host: SessionDrive,
+        host: session_driver.SessionDrive,
         agent: Agent | None,
         turn: OpenTurn,
         ledger: JournalLedger,
@@ -77,7 +71,7 @@ class TurnRunner:
         self.metadata: Mapping[str, Any] = turn.metadata
         self.stopped = False
         """The turn was cancelled, or its deadline has passed; the session driver sets it."""
-        self.performer = Performer(ledger, fold_history(turn.records), turn.run, strict=strict)
+        self.performer = Performer(ledger, replay.fold_history(turn.records), turn.run, strict=strict)
         self.performer.cause = turn.cause
         self._first = turn.position - turn.carried.steps
         """Number of model calls in the conversation before this turn."""
@@ -104,40 +98,40 @@ class TurnRunner:
         self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
         """A rule of the agent depends on taint, so the runner tracks it."""
-        self._programs: Programs | None = None
+        self._programs: programs.Programs | None = None
         self._resumed = bool(turn.records)
 
     # ---- the parts, made when they are needed: an agent without tools needs few ----
 
     @property
-    def host(self) -> ToolHost | None:
+    def host(self) -> tool_host.ToolHost | None:
         """The runtime as tools see it (``ctx.host``)."""
         return self._host.tool_host
 
     @cached_property
-    def _model_caller(self) -> ModelCaller:
+    def _model_caller(self) -> model_call.ModelCaller:
         if self._agent is None:
-            raise InvariantBroken(f"the turn {self.run!r} can't be run without its agent")
-        return ModelCaller(self._host, self._agent, self._turn, self.performer, self._hook_runner)
+            raise errors.InvariantBroken(f"the turn {self.run!r} can't be run without its agent")
+        return model_call.ModelCaller(self._host, self._agent, self._turn, self.performer, self._hook_runner)
 
     @cached_property
-    def _tool_batch(self) -> ToolBatch:
+    def _tool_batch(self) -> tool_call.ToolBatch:
         agent = self._agent
         host, performer, runner = self._host, self.performer, self._call_runner
         if agent is not None and agent.mode == "code":
             find_limit, variables = self._find_exhausted_limit, self._turn.variables
-            self._programs = Programs(host, agent, performer, runner, find_limit, variables)
-        return ToolBatch(host, agent, self._turn, performer, runner, self.deferrals, self._programs)
+            self._programs = programs.Programs(host, agent, performer, runner, find_limit, variables)
+        return tool_call.ToolBatch(host, agent, self._turn, performer, runner, self.deferrals, self._programs)
 
     @cached_property
-    def _call_runner(self) -> ToolCallRunner:
+    def _call_runner(self) -> tool_call.ToolCallRunner:
         agent, host = self._agent, self._host
         hooked = any(self._hook_runner.has(name) for name in ("before_tool", "after_tool", "on_error"))
         authorizer = None
         # A resumed turn may have recorded decisions of rules and hooks that the agent no longer has.
         if not self._strict and agent is not None and (prepare(agent).checks_calls or hooked or self._resumed):
-            authorizer = Authorizer(host, agent, self.performer, self._hook_runner)
-        return ToolCallRunner(
+            authorizer = authorization.Authorizer(host, agent, self.performer, self._hook_runner)
+        return tool_call.ToolCallRunner(
             host,
             self,
             self.performer,
@@ -226,8 +220,8 @@ class TurnRunner:
                 from holdfast.sandbox.worker import require_programs  # only where it is needed
 
                 require_programs()
-        except (StubsInvalid, ProgramsUnavailable) as error:
-            raise ModeUnavailable(self.run, agent.name, agent.mode, str(error)) from error
+        except (errors.StubsInvalid, errors.ProgramsUnavailable) as error:
+            raise errors.ModeUnavailable(self.run, agent.name, agent.mode, str(error)) from error
 
     def _check_stopped(self) -> None:
         """Cancel a turn that is over but still runs, because a tool or a model swallowed the cancellation."""
@@ -246,7 +240,7 @@ class TurnRunner:
         if effect.id == self._until:
             self.performer.check_complete()
         if self._tool_batch.handed_over or effect.id == self._until:
-            raise TurnHandedOver
+            raise tool_call.TurnHandedOver
         if self._agent is not None and self._tainted:
             before = self._taint if self._programs is None else self._programs.taint
             numbered = enumerate(results.results, 1)
@@ -310,8 +304,8 @@ class TurnRunner:
             hooked = HookRunner(own, hooked.turn, self._host.show, clean=self.performer.redactor.text)
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
-            reason = None if decision is None else bounded(decision.reason)
-            ask = EffectRequest("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
+            reason = None if decision is None else canonical.bounded(decision.reason)
+            ask = EffectRequest("sample", "hook", canonical.digest_of_bytes("hook", turn.run.encode()))
             value = msgspec.Raw(msgspec.json.encode(reason))
             key = f"{turn.run}{TURN_START_SUFFIX}{f'.{turn.handoffs}' if turn.handoffs else ''}"
             await self.performer.record([Done(at=self.performer.now(), key=key, ask=ask, value=value)])
@@ -347,8 +341,8 @@ class TurnRunner:
         if recorded is None and number < self._last and name != "checkpoint":
             recorded = "nothing"  # a checkpoint at which nothing entered leaves no record
         if recorded is not None and recorded != name:
-            divergence = diverge({"effect": recorded}, {"effect": name})
-            raise self.performer.halt(ReplayMismatch(key, divergence, self._turn.started.code))
+            divergence = replay.diverge({"effect": recorded}, {"effect": name})
+            raise self.performer.halt(errors.ReplayMismatch(key, divergence, self._turn.started.code))
         return key
 
     def _is_passed(self, effect: Checkpoint) -> bool:
@@ -369,8 +363,8 @@ class TurnRunner:
     async def _inputs(self, effect: Checkpoint) -> Inputs:
         key = self._expect(effect.id, "checkpoint")
         if effect.id in self._recorded:
-            decision = self.performer.decide(key, _checkpoint_request(effect), Repeat.FREE)
-            if isinstance(decision, UseRecorded) and isinstance(decision.outcome, Done):
+            decision = self.performer.decide(key, _checkpoint_request(effect), replay.Repeat.FREE)
+            if isinstance(decision, replay.UseRecorded) and isinstance(decision.outcome, Done):
                 entered = decode_checkpoint(decision.outcome)
                 return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
@@ -474,5 +468,5 @@ class TurnRunner:
 
 
 def _checkpoint_request(checkpoint: Checkpoint) -> EffectRequest:
-    content = digest_of_bytes("checkpoint", (checkpoint.note or "").encode())
+    content = canonical.digest_of_bytes("checkpoint", (checkpoint.note or "").encode())
     return EffectRequest("checkpoint", checkpoint.moment, content)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast.effects import keys, replay
 from holdfast.effects.canonical import decode_value, digest_of_bytes
-from holdfast.effects.keys import segment
-from holdfast.effects.replay import Perform, Repeat, UseRecorded
 from holdfast.errors import InvalidArgument, Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.effects.performer import Performer
-    from holdfast.store import Store
-    from holdfast.store.contract import Wait
+    from holdfast.store import Store, contract
 
 
 FAILURE_KEY: Final = "$holdfast.error"
@@ -49,14 +47,14 @@ class JournalWaits:
 
     async def open(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
-    ) -> Wait:
+    ) -> contract.Wait:
         """Open a wait, or return the existing one. An overdue one is expired first."""
         wait = await self._store.open_wait(self._journal, name, deadline=deadline, kind=kind, body=body)
         if self._is_overdue(wait):
             wait = (await self._store.expire_wait(self._journal, name)).wait
         return wait
 
-    async def find(self, name: str) -> Wait | None:
+    async def find(self, name: str) -> contract.Wait | None:
         """The stored wait, or None. A broken seal quarantines the journal."""
         return await self._store.wait(self._journal, name)
 
@@ -77,7 +75,7 @@ class JournalWaits:
                 return True
         return False
 
-    def _is_overdue(self, wait: Wait) -> bool:
+    def _is_overdue(self, wait: contract.Wait) -> bool:
         return wait.state == "open" and wait.deadline is not None and wait.deadline <= self._store.clock.read().wall
 
 
@@ -99,17 +97,17 @@ class ToolWaits:
         known = wait_name(below)
         cause, step = Cause("call", key), self._performer.iteration or 0
         ask = EffectRequest("await_event", known, digest_of_bytes("wait", known.encode()), cause=cause, iteration=step)
-        decision = self._performer.decide(below, ask, Repeat.FREE)
-        if isinstance(decision, UseRecorded):
+        decision = self._performer.decide(below, ask, replay.Repeat.FREE)
+        if isinstance(decision, replay.UseRecorded):
             return await self._answer(name, decision.outcome)
         deadline = None if timeout is None else self._performer.now() + milliseconds(timeout)
         wait = await self._waits.open(known, deadline)
         if wait.state == "open":
             self._performer.leave(key)  # steps that are cancelled from here on are performed again
-            if isinstance(decision, Perform):
+            if isinstance(decision, replay.Perform):
                 self._performer.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
             raise Suspended(known)
-        asked = ask if isinstance(decision, Perform) else None
+        asked = ask if isinstance(decision, replay.Perform) else None
         failure = failure_reason(wait.payload)
         if failure is None and wait.state == "resolved":
             outcome = await self._performer.succeeded(below, asked, wait.payload or b"null")
@@ -134,7 +132,7 @@ class ToolWaits:
 
 
 def _wait_key(key: str, name: str, occurrence: int) -> str:
-    return f"{key}/{segment(check_id('wait', name), occurrence)}"
+    return f"{key}/{keys.segment(check_id('wait', name), occurrence)}"
 
 
 def wait_name(below: str) -> str:

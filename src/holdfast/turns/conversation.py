@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from holdfast import messages, records
-from holdfast.errors import InvariantBroken, RecordUnreadable
+from holdfast import errors, messages, records
 from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import Cause, InputTaint, Parked, Record, Started
-from holdfast.turns import keys
+from holdfast.turns import environment, keys, machine, programs, state
 from holdfast.turns.compaction.plan import Breaker, View, decode_compaction, is_compaction, without_files, without_words
-from holdfast.turns.environment import is_environment
-from holdfast.turns.machine import Ending, added, decode_ending
-from holdfast.turns.programs import answer_message, decode_changed_variables, finish_of, is_finish, is_kept
 from holdfast.turns.results import forked_result, is_background, is_paid, result_of, skipped_result, unknown_result
-from holdfast.turns.state import Stopwatch, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,7 +97,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
     """In US dollars; None where a price is not known."""
 
     def __add__(self, other: UsageTotal) -> UsageTotal:
-        return UsageTotal(self.calls + other.calls, self.usage + other.usage, added(self.cost, other.cost))
+        return UsageTotal(self.calls + other.calls, self.usage + other.usage, machine.added(self.cost, other.cost))
 
 
 @dataclass(slots=True)
@@ -111,7 +106,7 @@ class OpenTurn:
 
     run: str
     started: Started
-    before: Thread
+    before: state.Thread
     """The conversation before this turn as the model sees it, compacted."""
     position: int
     """Number of model calls in the session before this turn."""
@@ -206,7 +201,7 @@ class Conversation:
     def __init__(self, *, whole: bool = True) -> None:
         self._whole = whole
         """The fold begins at the first record; otherwise the context of the model is unknown."""
-        self.thread = Thread()
+        self.thread = state.Thread()
         self.seq = 0
         """Sequence of the last record."""
         self.position = 0
@@ -221,13 +216,13 @@ class Conversation:
         """Taint of inputs, outside answers and agents that handed the session over."""
         self.mandate: Mandate | None = None
         """The mandate of a sub-agent; the first one holds for the whole session."""
-        self.endings: dict[str, Ending] = {}
+        self.endings: dict[str, machine.Ending] = {}
         self.usage: dict[tuple[str, Source], UsageTotal] = {}
         """Usage of each model, by the kind of request."""
         self.tool_calls = 0
         self.background = 0
         self.unpriced = 0
-        self.watch = Stopwatch()
+        self.watch = state.Stopwatch()
         """Measures the working time of its turns."""
         self._seen: View | None = None
         """The compacted context; None while the model sees the whole conversation."""
@@ -250,7 +245,7 @@ class Conversation:
         try:
             self._take(record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
+            raise errors.RecordUnreadable(f"what record {seq} says can't be understood: {error}") from error
 
     def _take(self, record: Record) -> None:
         self.watch.take(record)
@@ -281,21 +276,20 @@ class Conversation:
         return OpenTurn(
             record.run,
             record,
-            self.context,
-            self.position,
             deadline=record.deadline,
             pinned=frozenset(self._pinned),
-            breaker=self._breaker,
             used=self.used,
             mandate=self.mandate,
-            heard=dict(self.heard),
-            noticed=self.noticed,
-            variables=self.variables,
-            taint=self.taint,
             mode=record.mode,
             environments=self.environments,
             metadata=self.metadata,
+            **self._inherited(),
         )
+
+    def _inherited(self) -> dict[str, Any]:
+        """The fields with which a turn begins, or goes on after a handoff."""
+        read = {"heard": dict(self.heard), "noticed": self.noticed, "taint": self.taint, "variables": self.variables}
+        return {"before": self.context, "position": self.position, "breaker": self._breaker, **read}
 
     @property
     def used(self) -> Consumption:
@@ -305,7 +299,7 @@ class Conversation:
         return Consumption(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
-    def context(self) -> Thread:
+    def context(self) -> state.Thread:
         """The conversation as the model sees it, compacted."""
         if self._seen is None:
             return self.thread
@@ -366,21 +360,15 @@ class Conversation:
             return
         key = keys.parse_key(record.key)
         if key is None or turn.batch:
-            raise RecordUnreadable(f"{record.run!r} is handed over, but not after a step")
+            raise errors.RecordUnreadable(f"{record.run!r} is handed over, but not after a step")
         self.turn = replace(
             turn,
-            before=self.context,
-            position=self.position,
             records=[],
-            breaker=self._breaker,
-            heard=dict(self.heard),
-            noticed=self.noticed,
             goes_on=key.number + 1,
             carried=HandoffUsage(turn.steps, turn.usage, turn.cost, turn.spent),
             handoffs=turn.handoffs + 1,
-            taint=self.taint,
-            variables=self.variables,
             mode=record.mode,
+            **self._inherited(),
         )
 
     # ---- outcomes ----
@@ -439,11 +427,11 @@ class Conversation:
         elif is_paid(record.key):  # a reply that was paid for and not used
             reply = messages.decode_reply(bytes(record.value))
             self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost))
-        elif is_kept(record.key):
-            self.variables = decode_changed_variables(bytes(record.value)).after(self.variables)
-        elif is_finish(record.key):
-            turn.finished = finish_of(record)
-        elif record.ask is not None and is_environment(record):
+        elif programs.is_kept(record.key):
+            self.variables = programs.decode_changed_variables(bytes(record.value)).after(self.variables)
+        elif programs.is_finish(record.key):
+            turn.finished = programs.finish_of(record)
+        elif record.ask is not None and environment.is_environment(record):
             self.environments = {**self.environments, record.ask.target: record.ask.content}
             turn.environments = self.environments
 
@@ -474,7 +462,7 @@ class Conversation:
         self.usage[name] = self.usage.get(name, UsageTotal()) + total
         self.unpriced += total.cost is None
         turn.usage += total.usage
-        turn.cost = added(turn.cost, total.cost)
+        turn.cost = machine.added(turn.cost, total.cost)
         turn.spent += Consumption(steps, total.usage.total, total.cost or 0.0, unpriced=total.cost is None)
 
     def _take_in(self, turn: OpenTurn, taint: Taint) -> None:
@@ -512,7 +500,7 @@ class Conversation:
         turn.spent += Consumption(tool_calls=len(results), background=sum(map(is_background, results)))
         self.thread = self.thread.add(messages.ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
-            self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))
+            self.thread = self.thread.add(programs.answer_message(turn.run, turn.batch_id, turn.finished))
         turn.batch, turn.results, turn.told, turn.finished = (), {}, set(), None
 
     # ---- how it ended ----
@@ -527,7 +515,7 @@ class Conversation:
                 seen = self.context.messages
                 less = [left_out(each) if each.id.partition(".")[0] == record.run else each for each in seen]
                 if any(new is not old for new, old in zip(less, seen, strict=True)):
-                    self._seen = View(Thread().add(*less), len(self.thread))
+                    self._seen = View(state.Thread().add(*less), len(self.thread))
             self.turn = None
 
     def _close(self, turn: OpenTurn, status: records.EndStatus | None, message: str = "") -> None:
@@ -566,10 +554,10 @@ def decode_checkpoint(record: records.Done) -> CheckpointOutcome:
     return _decode_checkpoint(bytes(record.value))
 
 
-def ending_of_record(record: records.Ended) -> Ending:
+def ending_of_record(record: records.Ended) -> machine.Ending:
     """Decode the ending of a turn from its terminal record."""
     if record.value:
-        return decode_ending(bytes(record.value))
+        return machine.decode_ending(bytes(record.value))
     if record.error is None:
-        raise InvariantBroken(f"the end of {record.run!r} says nothing")
-    return Ending(record.status, record.error.kind, record.error.message, "code")
+        raise errors.InvariantBroken(f"the end of {record.run!r} says nothing")
+    return machine.Ending(record.status, record.error.kind, record.error.message, "code")

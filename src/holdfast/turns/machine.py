@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import messages
-from holdfast.errors import InvariantBroken
+from holdfast import errors, messages, records
 from holdfast.policy import limits
-from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.programs import answer_message
 from holdfast.turns.results import is_background
 from holdfast.turns.state import (
@@ -59,7 +57,7 @@ class Skipped(msgspec.Struct, frozen=True, array_like=True):
 class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """The end of a turn and its reason. The text of the answer is in the conversation."""
 
-    status: EndStatus
+    status: records.EndStatus
     code: str = ""
     """The reason in one word, for programs: ``steps``, ``deadline``, ``refusal``, ``stream_cut``..."""
     message: str = ""
@@ -153,11 +151,6 @@ def start(
     return TurnState(run, rules, thread, CallModel(1, thread, position, compacts), position, recorded=recorded)
 
 
-def go_on(state: TurnState, effect: int) -> TurnState:
-    """The state of a turn that another agent takes over: it continues with `effect`, and limits keep counting."""
-    return _next_step(state, effect)
-
-
 def poll(state: TurnState) -> Effect:
     """The effect to perform next; the same one until `respond` gets its outcome."""
     return state.awaited
@@ -187,7 +180,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
         case limits.OutOf() if not isinstance(awaited, Finish):
             return _refused(state, awaited, response)
         case _:
-            raise InvariantBroken(f"{response!r} is no outcome of {awaited!r}")
+            raise errors.InvariantBroken(f"{response!r} is no outcome of {awaited!r}")
 
 
 _STOPS: Final[dict[messages.FinishReason, tuple[str, str]]] = {
@@ -235,14 +228,14 @@ def _answered(state: TurnState, id: int, message: messages.AssistantMessage, *, 
     if not message.text.strip() and not _after_tools(state, message):
         if state.empties >= MAX_EMPTY:
             return _finish(state, "failed", "empty_response", "the model gave no answer", "model")
-        return _go_on(replace(state, empties=state.empties + 1), id, EMPTY)
+        return _correct(replace(state, empties=state.empties + 1), id, EMPTY)
     answer = answer_of(state.thread, message.id) or message.text
     complaint = state.rules.check(answer) if state.rules.check else None
     if complaint is None:
         return _complete(state, id, message)
     if state.repairs >= state.rules.repairs:
         return _finish(state, "failed", "invalid_output", complaint, "model", message)
-    return _go_on(replace(state, repairs=state.repairs + 1), id, complaint)
+    return _correct(replace(state, repairs=state.repairs + 1), id, complaint)
 
 
 def _complete(state: TurnState, id: int, message: messages.AssistantMessage) -> TurnState:
@@ -264,7 +257,7 @@ def _cut_off(state: TurnState, id: int, message: messages.AssistantMessage, *, r
     if state.continuations >= state.rules.continuations:
         why = "the answer is longer than the output limit"
         return _finish(state, "limit", "output_limit", why, "limit", message)
-    return _go_on(replace(state, continuations=state.continuations + 1), id, CUT_OFF)
+    return _correct(replace(state, continuations=state.continuations + 1), id, CUT_OFF)
 
 
 def _after_tools(state: TurnState, message: messages.AssistantMessage) -> bool:
@@ -291,15 +284,15 @@ def answer_of(thread: Thread, id: str) -> str:
     return "".join(reversed(words))
 
 
-def _go_on(state: TurnState, id: int, note: str) -> TurnState:
+def _correct(state: TurnState, id: int, note: str) -> TurnState:
     """Send a note to the model, and count a step without progress."""
-    return _next_step(replace(state, stalls=state.stalls + 1), id + 1, note)
+    return go_on(replace(state, stalls=state.stalls + 1), id + 1, note)
 
 
 def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     results = done.results
     if len(results) != len(awaited.calls):
-        raise InvariantBroken(f"{len(results)} results for {len(awaited.calls)} calls")
+        raise errors.InvariantBroken(f"{len(results)} results for {len(awaited.calls)} calls")
     rules = state.rules
     progress = any([result.state == "ok" for result in results])  # noqa: C419  cheaper
     trace = state.trace
@@ -320,11 +313,14 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
         return _complete(replace(state, thread=state.thread.add(message)), awaited.id, message)
     if done.out is not None:
         return _out(state, done.out)
-    return _next_step(state, awaited.id + 1)
+    return go_on(state, awaited.id + 1)
 
 
-def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
-    """The checkpoint `id` before the next step, or the end of the turn at a limit."""
+def go_on(state: TurnState, id: int, note: str | None = None) -> TurnState:
+    """The checkpoint `id` before the next step, or the end of the turn at a limit.
+
+    A turn that another agent takes over continues here; limits keep counting.
+    """
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
         return _out(state, limits.limit_reached("turn", "steps", rules.steps, state.steps))
@@ -379,7 +375,7 @@ def _out(state: TurnState, out: limits.OutOf, said: messages.AssistantMessage | 
 
 def _finish(
     state: TurnState,
-    status: EndStatus,
+    status: records.EndStatus,
     code: str,
     message: str,
     blame: Blame | None,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,6 +25,8 @@ from holdfast.names import MAX_ID, check_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from holdfast.store import Notification
 
 
 READER: Final = "read_task"
@@ -55,35 +57,6 @@ _TASK: Final = 6 * MAX_ID
 """Room for the id of a task, which is never cut."""
 
 
-class Notice(Protocol):
-    """The content of a notification."""
-
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def kind(self) -> str:
-        """Its subject in one word."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """A line that sums it up."""
-        ...
-
-    @property
-    def body(self) -> str:
-        """The whole text."""
-        ...
-
-    @property
-    def source(self) -> str | None:
-        """The id of the task that it is about, if any."""
-
-
-N = TypeVar("N", bound=Notice)
-
-
 class NoticeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one text for the model, in characters after escaping."""
 
@@ -107,9 +80,9 @@ class NoticeLimits(msgspec.Struct, frozen=True, kw_only=True):
 _USUAL: Final = NoticeLimits()
 
 
-def choose_notices(notifications: Iterable[N], limits: NoticeLimits = _USUAL) -> tuple[N, ...]:
+def choose_notices(notifications: Iterable[Notification], limits: NoticeLimits = _USUAL) -> tuple[Notification, ...]:
     """The notifications for one text: the first ones that fit, and at least one."""
-    taken: list[N] = []
+    taken: list[Notification] = []
     room = limits.total - len(_framed([], limits.count, reader=True))
     for found in notifications:
         room -= len(_entry(found, limits, limits.body)) + 1
@@ -119,7 +92,7 @@ def choose_notices(notifications: Iterable[N], limits: NoticeLimits = _USUAL) ->
     return tuple(taken)
 
 
-def format_notices(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL, *, reads: bool = True) -> str:
+def format_notices(notifications: Sequence[Notification], limits: NoticeLimits = _USUAL, *, reads: bool = True) -> str:
     """One text for all notifications, in order and within the limits. Deterministic.
 
     If bodies do not fit together (those of `choose_notices` do), each is cut further. Raises `InvalidArgument` if not
@@ -144,7 +117,7 @@ def _framed(entries: Sequence[str], count: int, *, reader: bool) -> str:
     return "\n".join([f'<notifications count="{count}">', *about, *entries, "</notifications>"])
 
 
-def _entry(found: Notice, limits: NoticeLimits, room: int) -> str:
+def _entry(found: Notification, limits: NoticeLimits, room: int) -> str:
     words = [f'id="{found.id}"', f'kind="{_inline(found.kind, limits.title)}"']
     if found.source is not None:
         words.append(f'task="{_inline(found.source, _TASK)}"')

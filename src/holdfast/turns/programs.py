@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from holdfast import messages, records
 from holdfast.effects.canonical import canonical_json
-from holdfast.messages import AssistantMessage, Text
 from holdfast.policy.limits import OutOf
-from holdfast.records import Done, Failed, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,9 +88,9 @@ def changed_variables(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ch
     return ChangedVariables(changed, tuple(name for name in before if name not in after))
 
 
-def limit_in_program(outcome: Outcome) -> OutOf | None:
+def limit_in_program(outcome: records.Outcome) -> OutOf | None:
     """The limit of the turn that a program reached, if it did."""
-    if not isinstance(outcome, Failed) or outcome.error.kind != LIMIT or not outcome.detail:
+    if not isinstance(outcome, records.Failed) or outcome.error.kind != LIMIT or not outcome.detail:
         return None
     return _limits.decode(bytes(outcome.detail))
 
@@ -103,11 +102,11 @@ def answer_text(value: object, *, typed: bool) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def finish_of(record: Done) -> str:
+def finish_of(record: records.Done) -> str:
     """Decode the answer with which a program ended the turn."""
     return _words.decode(bytes(record.value))
 
 
-def answer_message(run: str, batch: int, text: str) -> AssistantMessage:
+def answer_message(run: str, batch: int, text: str) -> messages.AssistantMessage:
     """The answer of a program as a message, after the results of its batch."""
-    return AssistantMessage(f"{run}.{batch}.{FINISH}", (Text(text),))
+    return messages.AssistantMessage(f"{run}.{batch}.{FINISH}", (messages.Text(text),))

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast import messages
-from holdfast.names import is_task_id
+from holdfast import messages, names, records
 from holdfast.processes.state import background_answer
-from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
 from holdfast.turns.programs import TOLD
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ FORKED: Final = (
     "The conversation was forked before this call had a result. Whether it was carried out is not known here. "
     "Find out what happened before you call it again."
 )
-_SKIPPED: Final[dict[EndStatus, str]] = {
+_SKIPPED: Final[dict[records.EndStatus, str]] = {
     "cancelled": "This call was not begun: the turn was cancelled before.",
     "limit": "This call was not begun: the turn reached a limit before.",
     "failed": "This call was not begun: the turn failed before.",
@@ -40,18 +38,18 @@ _SKIPPED: Final[dict[EndStatus, str]] = {
 }
 
 
-def result_of(call: messages.ToolCall, outcome: Outcome) -> messages.ToolResult:
+def result_of(call: messages.ToolCall, outcome: records.Outcome) -> messages.ToolResult:
     """The result of a call with an outcome, whose large value must have been fetched."""
     match outcome:
-        case Done():
+        case records.Done():
             files = tuple(blob.digest for blob in outcome.refs) if outcome.refs else ()
             return messages.ToolResult(call.id, call.name, decode(outcome.value), files=files)
-        case Failed(error=error):
+        case records.Failed(error=error):
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
             return messages.ToolResult(call.id, call.name, said, "error")
-        case Unknown(why=why):
+        case records.Unknown(why=why):
             return unknown_result(call, why)
-        case Cancelled(why=why):
+        case records.Cancelled(why=why):
             return messages.ToolResult(call.id, call.name, f"{CANCELLED} {why}".rstrip(), "cancelled")
 
 
@@ -60,7 +58,7 @@ def unknown_result(call: messages.ToolCall, why: str = "") -> messages.ToolResul
     return messages.ToolResult(call.id, call.name, f"{why} {_UNKNOWN_AFTER}" if why else UNKNOWN, "unknown")
 
 
-def stop_reason(status: EndStatus, message: str) -> str:
+def stop_reason(status: records.EndStatus, message: str) -> str:
     """The reason, for the model, why the end of the turn stopped a call."""
     if status == "cancelled":
         return f"The turn was cancelled: {message}." if message else "The turn was cancelled."
@@ -72,7 +70,7 @@ def forked_result(call: messages.ToolCall) -> messages.ToolResult:
     return messages.ToolResult(call.id, call.name, FORKED, "unknown")
 
 
-def skipped_result(call: messages.ToolCall, status: EndStatus, message: str = "") -> messages.ToolResult:
+def skipped_result(call: messages.ToolCall, status: records.EndStatus, message: str = "") -> messages.ToolResult:
     """The result of a call that never began because the turn ended."""
     reason = f" Reason: {message}" if status == "cancelled" and message else ""
     return messages.ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")
@@ -115,10 +113,10 @@ MARK: Final = "/%paid"
 """Key suffix of the record of usage for replies that hooks refused and attempts without a reply."""
 
 
-def paid_for(reply: messages.ModelReply, failed: Failed | Cancelled) -> Done:
+def paid_for(reply: messages.ModelReply, failed: records.Failed | records.Cancelled) -> records.Done:
     """The record of the usage of a failed or cancelled call. The record of the call has the attempts."""
     bare = msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=())
-    return Done(at=failed.at, key=failed.key + MARK, ask=failed.ask, value=msgspec.Raw(messages.encode(bare)))
+    return records.Done(at=failed.at, key=failed.key + MARK, ask=failed.ask, value=msgspec.Raw(messages.encode(bare)))
 
 
 def paid_tries(tries: Sequence[messages.Attempt]) -> messages.ModelReply | None:
@@ -139,4 +137,4 @@ def is_background(result: messages.ToolResult) -> bool:
         return False
     said = cast("dict[str, Any]", content)
     task = said.get("task")
-    return type(task) is str and is_task_id(task) and said.keys() == background_answer(task, "", None).keys()
+    return type(task) is str and names.is_task_id(task) and said.keys() == background_answer(task, "", None).keys()

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import msgspec
 
-from holdfast import messages
-from holdfast.errors import InvalidArgument
-from holdfast.media import FILES_DEPTH
-from holdfast.names import MAX_INT, check_int
+from holdfast import errors, media, messages, names
 from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
@@ -45,16 +42,16 @@ class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens of a summary; 0 takes an eighth of the room, from 200 to 4,000."""
 
     def __post_init__(self) -> None:
-        check_int("window", self.window, least=1)
-        check_int("reserve", self.reserve, most=self.window - 1)
-        check_int("fixed", self.fixed)
-        check_int("summary", self.summary)
+        names.check_int("window", self.window, least=1)
+        names.check_int("reserve", self.reserve, most=self.window - 1)
+        names.check_int("fixed", self.fixed)
+        names.check_int("summary", self.summary)
         for name in ("full", "aim", "recent"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value <= 1:
-                raise InvalidArgument(name, value, "a share above 0, and 1 at most,")
+                raise errors.InvalidArgument(name, value, "a share above 0, and 1 at most,")
         if self.aim >= self.full:
-            raise InvalidArgument("aim", self.aim, f"a share below {self.full}, at which compaction begins,")
+            raise errors.InvalidArgument("aim", self.aim, f"a share below {self.full}, at which compaction begins,")
 
     @property
     def room(self) -> int:
@@ -268,7 +265,7 @@ def files_in(result: messages.ToolResult) -> list[messages.Attachment]:
         return []
     found: list[messages.Attachment] = []
     # Results without files are not searched, however large they are.
-    _look(content, FILES_DEPTH if result.files else int(isinstance(content, list | tuple)), found)
+    _look(content, media.FILES_DEPTH if result.files else int(isinstance(content, list | tuple)), found)
     return found
 
 
@@ -384,26 +381,19 @@ class Compaction:
 
     def __post_init__(self) -> None:
         if type(self.enabled) is not bool:
-            raise InvalidArgument("compaction enabled", self.enabled, "True or False")
+            raise errors.InvalidArgument("compaction enabled", self.enabled, "True or False")
         if self.window is not None:
-            check_int("compaction window", self.window, least=1_000)
+            names.check_int("compaction window", self.window, least=1_000)
         if self.reserve is not None:
-            check_int("compaction reserve", self.reserve, most=(self.window or MAX_INT) - 1)
+            names.check_int("compaction reserve", self.reserve, most=(self.window or names.MAX_INT) - 1)
         self.room(self.window or 100_000, 0)
         if self.model is not None and type(self.model) not in {str, list, tuple} and not hasattr(self.model, "stream"):
-            raise InvalidArgument("compaction model", self.model, "a model, or a name such as 'provider:model',")
+            raise errors.InvalidArgument("compaction model", self.model, "a model, or a name such as 'provider:model',")
         if self.counter is not None and not callable(getattr(self.counter, "tokens", None)):
-            raise InvalidArgument("compaction counter", self.counter, "something with tokens(message)")
+            raise errors.InvalidArgument("compaction counter", self.counter, "something with tokens(message)")
 
     def room(self, window: int, fixed: int) -> ContextBudget:
         """The room of a request in a window of this size."""
         reserve = min(window // 4, MOST_RESERVE) if self.reserve is None else self.reserve
-        return ContextBudget(
-            window=window,
-            reserve=min(reserve, window - 1),
-            fixed=fixed,
-            full=self.full,
-            aim=self.aim,
-            recent=self.recent,
-            summary=self.summary,
-        )
+        same = {name: getattr(self, name) for name in ("full", "aim", "recent", "summary")}
+        return ContextBudget(window=window, reserve=min(reserve, window - 1), fixed=fixed, **same)

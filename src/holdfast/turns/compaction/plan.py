@@ -17,30 +17,15 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import InvalidArgument, InvariantBroken, RecordUnreadable
-from holdfast.messages import (
-    AssistantMessage,
-    Attachment,
-    Attempt,
-    Message,
-    Reasoning,
-    Text,
-    ToolCall,
-    ToolMessage,
-    Usage,
-    UserMessage,
-    encode,
-)
-from holdfast.records import Blob  # noqa: TC001  msgspec reads the annotations
+from holdfast import errors, messages, records
+from holdfast.messages import AssistantMessage, Attachment, Message, Reasoning, Text, ToolCall, ToolMessage, UserMessage
+from holdfast.turns import keys, state
 from holdfast.turns.compaction.budget import LEAST_SUMMARY, ContextBudget, Measure, Why, files_in, measured
 from holdfast.turns.environment import Environment
-from holdfast.turns.keys import input_number
-from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.messages import ModelReply, ModelRequest, ToolResult
     from holdfast.turns.compaction.budget import Counter, Reported
 
 
@@ -183,7 +168,7 @@ def without_files(message: Message) -> Message:
         return bared(message)
     if not any(result.files for result in message.results):
         return message
-    results: list[ToolResult] = []
+    results: list[messages.ToolResult] = []
     for result in message.results:
         note = f"[{len(files_in(result)):,} files were here. They are in the history only.]\n{_content_text(result)}"
         results.append(replace(result, content=note, files=()) if result.files else result)
@@ -211,7 +196,7 @@ def place_of(id: str) -> Place | None:
     """Parse the id of a clipped result; None for any other id."""
     message, _, call = id.partition("/")
     run, _, number = message.partition(".")
-    if input_number(run) is None or not _is_number(number) or not _is_number(call):
+    if keys.input_number(run) is None or not _is_number(number) or not _is_number(call):
         return None
     return Place(run, int(number), int(call))
 
@@ -220,7 +205,7 @@ def _is_number(digits: str) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) <= 9 and digits[0] != "0"
 
 
-def _clip(message: str, number: int, result: ToolResult, keep: int, reader: str) -> ToolResult:
+def _clip(message: str, number: int, result: messages.ToolResult, keep: int, reader: str) -> messages.ToolResult:
     said = _content_text(result)
     if len(said) <= keep + _NOTE and not result.files:
         return result
@@ -234,8 +219,8 @@ def _clip(message: str, number: int, result: ToolResult, keep: int, reader: str)
     return replace(result, content=text, files=())
 
 
-def _content_text(result: ToolResult) -> str:
-    return result.content if isinstance(result.content, str) else encode(result.content).decode()
+def _content_text(result: messages.ToolResult) -> str:
+    return result.content if isinstance(result.content, str) else messages.encode(result.content).decode()
 
 
 def _short(text: str) -> str:
@@ -256,7 +241,7 @@ _LEAST_NAME: Final = 4
 
 
 def plan(
-    thread: Thread,
+    thread: state.Thread,
     budget: ContextBudget,
     counter: Counter,
     known: Reported | None,
@@ -272,16 +257,16 @@ def plan(
     stay. `reader` is the tool that reads a clipped result, if the agent has one. `why` is ``overflow`` when the
     provider has refused the request: then all that may go goes, even if the estimate says that it saves too little.
     """
-    messages = thread.messages
-    measure = measured(messages, budget, counter, known, why)
+    said = thread.messages
+    measure = measured(said, budget, counter, known, why)
     if why == "full" and measure.total <= budget.share(budget.full, budget.fixed):
         return None
-    held, steered = _held(messages, first_of_turn, pinned)
-    scene = _Planner(messages, measure, budget, reader, why, held)
+    held, steered = _held(said, first_of_turn, pinned)
+    scene = _Planner(said, measure, budget, reader, why, held)
     found = scene.cheap() or scene.trimmed() or scene.spanning()
     if found is None and steered:
         # Other inputs that entered the turn go as well, if they must; the last one stays.
-        found = _Planner(messages, measure, budget, reader, why, held.difference(steered[:-1])).spanning()
+        found = _Planner(said, measure, budget, reader, why, held.difference(steered[:-1])).spanning()
     if found is None and why == "overflow":
         found = scene.most()
     if found is None:
@@ -292,22 +277,22 @@ def plan(
     return None if gain <= 0 or (fits and gain < worth) else found
 
 
-def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> tuple[set[str], list[str]]:
+def _held(said: Sequence[Message], first: str, pinned: frozenset[str]) -> tuple[set[str], list[str]]:
     """Ids of messages that must stay, and of those the inputs that entered the turn after its first."""
-    ids = {m.id for m in messages if type(m) is UserMessage and m.id in pinned and mark_of(m) is None}
-    at = next((n for n, message in enumerate(messages) if message.id == first), None)
+    ids = {m.id for m in said if type(m) is UserMessage and m.id in pinned and mark_of(m) is None}
+    at = next((n for n, message in enumerate(said) if message.id == first), None)
     if at is None:
         if first:
-            raise InvalidArgument("first of turn", first, "the id of a message of the conversation")
+            raise errors.InvalidArgument("first of turn", first, "the id of a message of the conversation")
         return ids, []
     # Messages of Holdfast (notes, notifications) may be summarised once the model has answered them.
-    steered = [m.id for m in messages[at + 1 :] if type(m) is UserMessage and m.origin == "user" and m.id not in pinned]
-    return ids.union((first, *steered, *_cut_off(messages[at + 1 :]))), steered
+    steered = [m.id for m in said[at + 1 :] if type(m) is UserMessage and m.origin == "user" and m.id not in pinned]
+    return ids.union((first, *steered, *_cut_off(said[at + 1 :]))), steered
 
 
-def _cut_off(messages: Sequence[Message]) -> Iterator[str]:
+def _cut_off(said: Sequence[Message]) -> Iterator[str]:
     """Ids of the parts of an answer that the output limit cut off and that is being continued."""
-    for message in reversed(messages):
+    for message in reversed(said):
         if type(message) is ToolMessage or (type(message) is AssistantMessage and message.finish != "output_limit"):
             return
         if type(message) is AssistantMessage:
@@ -324,12 +309,12 @@ class _Unit:
     held: bool
 
 
-def _units(messages: Sequence[Message], weights: Sequence[int], held: set[str]) -> Iterator[_Unit]:
+def _units(said: Sequence[Message], weights: Sequence[int], held: set[str]) -> Iterator[_Unit]:
     at = 0
-    while at < len(messages):
-        message = messages[at]
+    while at < len(said):
+        message = said[at]
         calls = type(message) is AssistantMessage and bool(message.calls)
-        answered = calls and at + 1 < len(messages) and type(messages[at + 1]) is ToolMessage
+        answered = calls and at + 1 < len(said) and type(said[at + 1]) is ToolMessage
         stop = at + 2 if answered else at + 1
         yield _Unit(at, stop, sum(weights[at:stop]), message.id in held)
         at = stop
@@ -556,43 +541,43 @@ class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 # ---- applying a plan ----
 
 
-def apply(thread: Thread, plan: Plan, summary: str | None = None) -> Thread:
+def apply(thread: state.Thread, plan: Plan, summary: str | None = None) -> state.Thread:
     """The thread after `plan`; `summary` replaces its span, if the plan has one to summarise."""
     if plan.format != FORMAT:
-        raise RecordUnreadable(f"a compaction of format {plan.format}")
-    messages = list(thread.messages)
+        raise errors.RecordUnreadable(f"a compaction of format {plan.format}")
+    said = list(thread.messages)
     if plan.span is not None:
-        if any(message.id == plan.mark for message in messages):
+        if any(message.id == plan.mark for message in said):
             return thread
-        messages = _without_span(messages, plan, plan.span, summary)
+        said = _without_span(said, plan, plan.span, summary)
     keeps = {clip.message: clip.keep for clip in plan.clipped}
     bare = set(plan.bared)
-    for at, message in enumerate(messages):
+    for at, message in enumerate(said):
         keep = keeps.get(message.id)
         if keep is not None and type(message) is ToolMessage:
-            messages[at] = clipped(message, keep, plan.reader)
+            said[at] = clipped(message, keep, plan.reader)
         elif message.id in bare:
-            messages[at] = bared(message)
-    return Thread().add(*messages)
+            said[at] = bared(message)
+    return state.Thread().add(*said)
 
 
-def _without_span(messages: list[Message], plan: Plan, span: Span, summary: str | None) -> list[Message]:
+def _without_span(said: list[Message], plan: Plan, span: Span, summary: str | None) -> list[Message]:
     """The messages with a mark in place of the span: the mark goes first, or after a summary that stays."""
     if plan.way == "drop":
         mark = UserMessage(plan.mark, (Text(_GONE.format(count=plan.gone)),), "holdfast")
     elif summary and summary.strip():
         mark = summary_message(plan.mark, summary, plan.gone)
     else:
-        raise InvariantBroken("a span can't be replaced by a summary that is not there")
-    going = {message.id for message in _inside(messages, span)}.difference(span.kept)
+        raise errors.InvariantBroken("a span can't be replaced by a summary that is not there")
+    going = {message.id for message in _inside(said, span)}.difference(span.kept)
     if len(going) != span.count:
-        raise InvariantBroken(f"{span.count} messages were to be replaced, and there are {len(going)}")
-    left = [message for message in messages if message.id not in going]
+        raise errors.InvariantBroken(f"{span.count} messages were to be replaced, and there are {len(going)}")
+    left = [message for message in said if message.id not in going]
     at = int(bool(left) and mark_of(left[0]) is not None)
     return [*left[:at], mark, *left[at:]]
 
 
-def fallback(thread: Thread, plan: Plan) -> Plan:
+def fallback(thread: state.Thread, plan: Plan) -> Plan:
     """The plan that drops its span for lack of a summary. An earlier summary stays."""
     span = plan.span
     if span is None or plan.way != "summary":
@@ -607,30 +592,30 @@ def fallback(thread: Thread, plan: Plan) -> Plan:
     return replace(plan, way="drop", span=replace(span, first=first, count=going), gone=gone)
 
 
-def spanned(thread: Thread, plan: Plan) -> list[Message]:
+def spanned(thread: state.Thread, plan: Plan) -> list[Message]:
     """The messages from the first to the last of a plan's span, with the kept ones between them."""
     return [] if plan.span is None else _inside(thread.messages, plan.span)
 
 
-def _inside(messages: Sequence[Message], span: Span) -> list[Message]:
-    places = {message.id: place for place, message in enumerate(messages)}
+def _inside(said: Sequence[Message], span: Span) -> list[Message]:
+    places = {message.id: place for place, message in enumerate(said)}
     first, last = places.get(span.first), places.get(span.last)
     if first is None or last is None or last < first:
-        raise InvariantBroken(f"the messages {span.first!r} to {span.last!r} are not in this conversation")
-    return list(messages[first : last + 1])
+        raise errors.InvariantBroken(f"the messages {span.first!r} to {span.last!r} are not in this conversation")
+    return list(said[first : last + 1])
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """The thread for the model, and the number of conversation messages that it covers."""
 
-    thread: Thread = field(default_factory=Thread)
+    thread: state.Thread = field(default_factory=state.Thread)
     told: int = 0
 
-    def follow(self, whole: Thread) -> View:
+    def follow(self, whole: state.Thread) -> View:
         """The view after the conversation has grown; new messages are shown whole."""
         if len(whole) < self.told:
-            raise InvariantBroken(f"a conversation of {self.told:,} messages has {len(whole):,} now")
+            raise errors.InvariantBroken(f"a conversation of {self.told:,} messages has {len(whole):,} now")
         if not self.told:
             return View(whole, len(whole))
         added = whole.tail(len(whole) - self.told)
@@ -648,11 +633,11 @@ class AskedSummary(msgspec.Struct, frozen=True):
     messages: tuple[UserMessage, ...]
 
 
-def encode_asked(model: str, request: ModelRequest, clean: Callable[[bytes], bytes]) -> bytes:
+def encode_asked(model: str, request: messages.ModelRequest, clean: Callable[[bytes], bytes]) -> bytes:
     """Encode the request for a summary; `clean` removes secrets."""
     environment = Environment(model, request.instructions, settings=msgspec.to_builtins(request.settings))
     asked = tuple(message for message in request.messages if isinstance(message, UserMessage))
-    return zlib.compress(clean(encode(AskedSummary(environment, asked))))
+    return zlib.compress(clean(messages.encode(AskedSummary(environment, asked))))
 
 
 def decode_asked(body: bytes) -> AskedSummary:
@@ -669,17 +654,17 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """The reason why the summary failed."""
     model: str = ""
     calls: int = 0
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = 0.0
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[messages.Attempt, ...] = ()
     """All attempts to write the summary."""
-    asked: tuple[Blob, ...] = ()
+    asked: tuple[records.Blob, ...] = ()
     """The requests for the summary, each kept whole."""
 
-    def applied(self, thread: Thread) -> Thread:
+    def applied(self, thread: state.Thread) -> state.Thread:
         return apply(thread, self.plan, self.summary)
 
-    def paying(self, refused: ModelReply) -> RecordedCompaction:
+    def paying(self, refused: messages.ModelReply) -> RecordedCompaction:
         """The compaction with the usage of the reply that refused the context."""
         usage = self.usage + refused.usage
         cost = None if self.cost is None or refused.cost is None else self.cost + refused.cost

@@ -106,9 +106,7 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
 
     def apply(self, tx: Transaction) -> Receipt | None:
         now = tx.now.wall
-        row = tx.journal(self.journal)
-        row.check_epoch(self.epoch)
-        row.check_served()
+        row = tx.leased_journal(self)
         found = [require(tx.rows.notifications.find(number), number, row.id) for number in self.ids]
         ready = [notification for notification in found if may_carry(notification, now)]
         if not ready:

@@ -432,7 +432,7 @@ def _new_database() -> files.Db:
 @cache
 def _empty_database() -> apsw.Connection:
     made = apsw.Connection(":memory:")
-    migrate(cast("files.Db", made), 0, lambda: None)
+    migrate(cast("files.Db", made), 0)
     return made
 
 

@@ -390,8 +390,7 @@ class Store:
 
     async def youngest(self, role: str, session: str) -> str:
         """The newest journal of this role for this session; "" without one."""
-        check_id("role", role)
-        check_id("session", session)
+        _check_ids(role=role, session=session)
         return await self._read(lambda reader: reader.youngest(role, session))
 
     async def poll_work(self, driven: Sequence[str]) -> WorkOverview:
@@ -550,8 +549,7 @@ class Store:
 
     async def find_input(self, journal: str, key: str) -> Receipt | None:
         """The receipt of the input accepted under `key`; None without one."""
-        check_id("journal id", journal)
-        check_id("input key", key)
+        _check_ids(journal_id=journal, input_key=key)
         return await self._read(lambda reader: reader.receipt(journal, key))
 
     async def pending(self, journal: str, limit: int | None = None, *, after: int = 0) -> list[contract.Input]:
@@ -581,7 +579,7 @@ class Store:
         `body` is the question, `kind` its sort. A resolution that came before a wait with a body does not count: an
         answer can't come before its question.
         """
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         _check_optional(check_int, "deadline", deadline)
         _check_optional(check_id, "wait kind", kind)
         if body is not None:
@@ -592,7 +590,7 @@ class Store:
 
     def wait_token(self, journal: str, name: str) -> str:
         """The bearer token of a wait. It resolves the wait once, even before the wait is opened."""
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         return waits.mint_token(self._backend.secret, journal, name)
 
     def wait_of(self, token: str) -> tuple[str, str]:
@@ -615,20 +613,14 @@ class Store:
             raise errors.WaitUnknown from None
 
     async def answer_wait(
-        self,
-        journal: str,
-        name: str,
-        value: object,
-        *,
-        expect_digest: str | None = None,
-        rule: AddRule | None = None,
+        self, journal: str, name: str, value: object, *, expect_digest: str | None = None, rule: AddRule | None = None
     ) -> Settlement:
         """Resolve an open wait without a token; the first answer decides.
 
         `expect_digest` is as in `resolve`. `rule` (see `new_rule`) is stored in the same commit if this answer decides,
         and is in the settlement; if it can't be stored, nothing is settled.
         """
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         body = self._input_body("the resolution", value)
         _check_optional(check_id, "digest", expect_digest)
         _check_type("rule", rule, AddRule, "a rule that new_rule has made")
@@ -643,8 +635,7 @@ class Store:
 
         The same value under the same `key` again settles nothing (`won` is False); another value is a `KeyConflict`.
         """
-        check_id("journal id", journal)
-        check_id("prefix", f"{prefix}1")
+        _check_ids(journal_id=journal, prefix=f"{prefix}1")
         check_int("most", most, least=1)
         _check_optional(check_id, "key", key)
         body = self._input_body("the resolution", value)
@@ -652,12 +643,12 @@ class Store:
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """Expire a wait whose deadline has passed; one that is not due stays open."""
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         return await self._submit(waits.SettleWait(journal, name, "expired"))
 
     async def cancel_wait(self, journal: str, name: str) -> Settlement:
         """Cancel a wait that is no longer needed."""
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         return await self._submit(waits.SettleWait(journal, name, "cancelled"))
 
     async def revoke_waits(self, journal: str, name: str | None = None) -> int:
@@ -1019,8 +1010,7 @@ class Store:
         The store keeps the last 20 refusals of a journal and the last 1,000 of all, and counts the rest.
         """
         check_id("journal id", journal)
-        _check_optional(check_id, "agent", agent)
-        _check_optional(check_id, "input key", key)
+        _check_optional_ids(agent=agent, input_key=key)
         text = self.redactor.text(check_string("message", message))[: inbox.MAX_MESSAGE]
         return await self._submit(inbox.NoteRefusal(journal, agent, key, check_id("error", error), text))
 
@@ -1147,8 +1137,7 @@ class Store:
 
         A fork may read the blobs that its parent could read when it was made.
         """
-        check_id("session", session)
-        check_id("digest", digest)
+        _check_ids(session=session, digest=digest)
         return await self._read(lambda reader: attachments.may_read(reader, session, digest))
 
     # ---- retention ----
@@ -1164,8 +1153,7 @@ class Store:
         """
         check_id("journal id", journal)
         check_int("head", head)
-        check_id("detail", detail)
-        check_id("input key", key)
+        _check_ids(detail=detail, input_key=key)
         days = tuple(sorted((spent or {}).items()))
         return await self._submit(retention.PruneJournal(journal, head, detail, key, days))
 
@@ -1362,9 +1350,14 @@ def _check_optional(check: Callable[..., object], what: str, value: object, *mor
         check(what, value, *more)
 
 
-def _check_optional_ids(**ids: str | None) -> None:
+def _check_ids(**ids: str) -> None:
+    """Check ids in their order. Errors name them as the keywords do, with spaces."""
     for what, name in ids.items():
-        _check_optional(check_id, what, name)
+        check_id(what.replace("_", " "), name)
+
+
+def _check_optional_ids(**ids: str | None) -> None:
+    _check_ids(**{what: name for what, name in ids.items() if name is not None})
 
 
 def _check_size(what: str, body: bytes, limit: int) -> bytes:
@@ -1402,11 +1395,6 @@ def _check_wait_names(consume: Sequence[str]) -> tuple[str, ...]:
 
 def _check_journals(journals: Sequence[str]) -> list[str]:
     return [check_id("journal id", name) for name in _list_of("journals", journals, "a list of journal ids")]
-
-
-def _check_wait(journal: str, name: str) -> None:
-    check_id("journal id", journal)
-    check_id("wait", name)
 
 
 def _check_memory(scope: str, key: str) -> None:

@@ -151,8 +151,7 @@ class SqliteBackend(_FileBackend):
     ) -> Self:
         """Open the store at `path`, or create one."""
         if durability not in ("power", "process"):
-            message = f"durability is 'power' or 'process', not {durability!r}"
-            raise errors.UsageError(message)
+            raise errors.UsageError(f"durability is 'power' or 'process', not {durability!r}")
         absolute = await asyncio.to_thread(_absolute, path)
         return await cls(absolute, durability=durability, clock=clock, limits=limits, vfs=vfs).start()
 
@@ -242,10 +241,7 @@ class SqliteViewer(_FileBackend):
         return ReadConnection(files.connect_viewer(self.path, self.limits), self.limits, self._seal)
 
     def submit(
-        self,
-        command: Command[T],
-        then: Callable[[asyncio.Future[T]], None] | None = None,
-        size: int | None = None,
+        self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None, size: int | None = None
     ) -> asyncio.Future[T]:
         self._check_usable()
         raise errors.StoreReadOnly(self.path)

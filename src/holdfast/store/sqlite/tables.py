@@ -652,8 +652,7 @@ class SpendingTable(_Table):
 
     def since(self) -> int:
         """The position after which records are counted; above 0 in a store of an older schema."""
-        sql = "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM meta WHERE key = 'spending_since'"
-        return self._one(sql) or 0
+        return self._one("SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM meta WHERE key = 'spending_since'") or 0
 
     def flush(self) -> None:
         totals: dict[tuple[str, int], list[Spend]] = {}

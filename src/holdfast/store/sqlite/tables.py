@@ -95,14 +95,10 @@ class _Table:
 class _CheckedTable(_Table, Generic[T]):
     _select: str
     _order: str
-
-    def _row(self, found: tuple[Any, ...]) -> tuple[T, bool]:
-        """An item from its columns, and True if it matches its checksum and, with a key, its seal."""
-        raise NotImplementedError
-
-    def _error(self, damaged: T) -> StoreError:
-        """The error for a damaged item that a caller reads."""
-        raise NotImplementedError
+    _row: Callable[[tuple[Any, ...]], tuple[T, bool]]
+    """An item from its columns, and True if it matches its checksum and, with a key, its seal."""
+    _error: Callable[[T], StoreError]
+    """The error for a damaged item that a caller reads."""
 
     def _sound(self, found: tuple[Any, ...]) -> T:
         item, sound = self._row(found)

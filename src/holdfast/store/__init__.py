@@ -89,14 +89,12 @@ async def open_store(
 
 
 @asynccontextmanager
-async def view_store(
-    path: Path | str, *, clock: Clock | None = None, limits: StoreLimits | None = None
-) -> AsyncGenerator[Store]:
+async def view_store(path: Path | str) -> AsyncGenerator[Store]:
     """Open the store at `path` to read it, also without write permission; changes no byte of it.
 
     A method that would write raises `StoreReadOnly`.
     """
     from holdfast.store.sqlite.backend import SqliteViewer  # loads apsw only for an open file
 
-    async with Store(await SqliteViewer.open(path, clock=clock, limits=limits)) as store:
+    async with Store(await SqliteViewer.open(path)) as store:
         yield store

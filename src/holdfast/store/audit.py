@@ -69,21 +69,18 @@ def audit(
         if progress is not None:
             progress(done, len(rows))
         audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}), tally)
-        look.take(f"records of {row.id}", _from(audited.run, reader.raw_records(row.id)))
+        look.take(f"records of {row.id}", audited.run(reader.raw_records(row.id)))
         ended[row.id] = audited.ended
         look.take("forks", _audit_fork(row, by_id))
     look.take("references to attachments", _audit_references(references, blobs))
     look.take("waits and inputs", _audit_checksums(reader))
     look.take("answers", _audit_answers(reader, {row.id: row.head for row in rows}, inputs))
-    for section, violated in (
-        ("notifications", lambda: audit_notifications(reader, rows, inputs, ended)),
-        ("memory", lambda: audit_memories(reader)),
-        ("rules", lambda: audit_rules(reader)),
-        ("attachments", lambda: audit_attachments(reader, blobs)),
-        ("tombstones", lambda: audit_tombstones(reader, rows, tally)),
-        ("spending", lambda: audit_spending(reader, tally)),
-    ):
-        look.take(section, _from(violated))
+    look.take("notifications", audit_notifications(reader, rows, inputs, ended))
+    look.take("memory", audit_memories(reader))
+    look.take("rules", audit_rules(reader))
+    look.take("attachments", audit_attachments(reader, blobs))
+    look.take("tombstones", audit_tombstones(reader, rows, tally))
+    look.take("spending", audit_spending(reader, tally))
     return look.result()
 
 
@@ -93,10 +90,6 @@ MOST_FOUND: Final = 10_000
 """Most violations that an audit lists."""
 _BROKEN: Final = (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError)
 """Errors that damaged rows can cause."""
-
-
-def _from(call: Callable[..., Iterable[T]], *values: object) -> Iterator[T]:
-    yield from call(*values)
 
 
 class _AuditFindings:
@@ -210,7 +203,7 @@ class _JournalAudit:
     agent: str | None = None
     """The agent by its records."""
 
-    def run(self, raw: Iterator[RawRecord]) -> list[Finding]:
+    def run(self, raw: Iterator[RawRecord]) -> Iterator[Finding]:
         if self.row.base:  # records up to `base` were trimmed, with the agent; no run in them continues after it
             self.seq, self.agent = self.row.base, self.row.agent
         if self.tally is not None:
@@ -235,7 +228,7 @@ class _JournalAudit:
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
         self._audit_row()
-        return self.found
+        yield from self.found
 
     def _report(self, rule: str, seq: int, detail: str) -> None:
         self.found.append((rule, f"{self.row.id}/{seq}", detail))

@@ -69,10 +69,7 @@ class Backend:
         self._queued_bytes = 0
 
     def submit(
-        self,
-        command: Command[T],
-        then: Callable[[asyncio.Future[T]], None] | None = None,
-        size: int | None = None,
+        self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None, size: int | None = None
     ) -> asyncio.Future[T]:
         """Queue a command; commands run in the order of queueing.
 

@@ -19,33 +19,11 @@ from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_nam
 from holdfast.policy.limits import LEASE_MS
 from holdfast.records import JOURNAL_KINDS, STATUSES, Admitted, Blob, Done, Ended, Handed, Opened
 from holdfast.secrets.redactor import Redactor
-from holdfast.store import attachments, inbox, memories, notifications, retention, spending, transaction, waits
+from holdfast.store import attachments, contract, inbox, notifications, retention, spending, transaction, waits
 from holdfast.store.attachments import AttachmentSpool, StoredAttachment
-from holdfast.store.contract import (
-    WAIT_STATES,
-    Command,
-    Entry,
-    FeedEntry,
-    FunctionCommand,
-    Head,
-    Input,
-    Journal,
-    JournalFilter,
-    JournalPreview,
-    Lease,
-    Owner,
-    Reader,
-    Receipt,
-    Settlement,
-    StoreLimits,
-    Wait,
-    WaitState,
-    Work,
-    blob_digest,
-    input_digest,
-)
+from holdfast.store.contract import Entry, Journal, JournalPreview, Lease, Owner, Reader, Receipt, Settlement, Wait
 from holdfast.store.lease import is_gone
-from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryPage, MemoryScope
+from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, words_of
 from holdfast.store.notifications import Notification, NotificationState, Notify, SettledByHand
 from holdfast.store.retention import Collected, Purged, Tombstone
 from holdfast.store.spending import DailySpend, Spend, SpendOf
@@ -59,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.records import JournalKind, Record, Status
     from holdfast.store.backend import Backend
     from holdfast.store.inbox import AdmissionWindow, RefusedInput
+    from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
     from holdfast.store.transaction import Transaction
 
 
@@ -76,7 +55,7 @@ class WorkOverview(NamedTuple):
     """When the next wait or notification becomes due."""
     wakes: Mapping[str, int]
     """Wake counts of the driven journals."""
-    work: Sequence[Work]
+    work: Sequence[contract.Work]
     """The first page of work."""
 
 
@@ -94,7 +73,7 @@ class Store:
     owner: Owner
     """The owner of the leases claimed by this opening of the store."""
     clock: Clock
-    limits: StoreLimits
+    limits: contract.StoreLimits
 
     def __init__(self, backend: Backend) -> None:
         for name, value in msgspec.structs.asdict(backend.limits).items():
@@ -124,7 +103,7 @@ class Store:
 
     def _submit(
         self,
-        command: Command[T],
+        command: contract.Command[T],
         then: Callable[[asyncio.Future[T]], None] | None = None,
         size: int | None = None,
     ) -> asyncio.Future[T]:
@@ -135,7 +114,7 @@ class Store:
 
     def _call(self, function: Callable[[Transaction], T]) -> asyncio.Future[T]:
         """Queue a command without texts."""
-        return self._submit(FunctionCommand(function))
+        return self._submit(contract.FunctionCommand(function))
 
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
         """Read; quarantine the journal if it is corrupt."""
@@ -245,8 +224,8 @@ class Store:
         notify: Sequence[Notify],
         counted: tuple[tuple[int, Spend], ...],
         consume: Sequence[str],
-        then: Callable[[asyncio.Future[Head]], None] | None,
-    ) -> asyncio.Future[Head]:
+        then: Callable[[asyncio.Future[contract.Head]], None] | None,
+    ) -> asyncio.Future[contract.Head]:
         """`append` for trusted arguments of the runtime; `counted` is the spending by day.
 
         The future also gives the wake count of the journal. Raises a refusal directly if nothing was queued.
@@ -302,7 +281,7 @@ class Store:
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.records(journal, after, page))
 
-    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input], list[Notification]]:
+    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[contract.Input], list[Notification]]:
         """The first page of a journal, of its inbox, and of its deliverable notifications, in one read."""
         page, now = self.limits.page, self._wall()
         return await self._read_journal(
@@ -336,7 +315,7 @@ class Store:
 
     # ---- feed and lists ----
 
-    async def feed(self, *, after: int = 0, limit: int | None = None) -> list[FeedEntry]:
+    async def feed(self, *, after: int = 0, limit: int | None = None) -> list[contract.FeedEntry]:
         """Records of all journals in commit order, with a position above `after`."""
         check_int("cursor", after)
         page = self._page(limit)
@@ -376,7 +355,7 @@ class Store:
         cursors = [(before.updated, before.id)] if before is not None else []
         if changed_before is not None:
             cursors.append((check_int("changed before", changed_before), ""))
-        where = JournalFilter(kind, status, agent, min(cursors, default=None), role, session, bool(untimed))
+        where = contract.JournalFilter(kind, status, agent, min(cursors, default=None), role, session, bool(untimed))
         page = self._page(limit)
         return await self._read(lambda reader: reader.journals(where, page))
 
@@ -411,8 +390,7 @@ class Store:
 
     async def youngest(self, role: str, session: str) -> str:
         """The newest journal of this role for this session; "" without one."""
-        check_id("role", role)
-        check_id("session", session)
+        _check_ids(role=role, session=session)
         return await self._read(lambda reader: reader.youngest(role, session))
 
     async def poll_work(self, driven: Sequence[str]) -> WorkOverview:
@@ -424,7 +402,7 @@ class Store:
 
         return await self._read(poll)
 
-    async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
+    async def work(self, after: int = 0, limit: int | None = None) -> list[contract.Work]:
         """Sessions, and processes with a role, that need a driver, with their present holder; oldest first.
 
         Pass the last `no` as `after` for the next page.
@@ -566,22 +544,21 @@ class Store:
     ) -> inbox.Accept:
         named = f"auto-{secrets.token_hex(12)}" if key is None else check_id("input key", key)
         body = self._input_body("the input", content)
-        accept = inbox.Accept(journal, named, input_digest(body), body, opening, unnamed=key is None)
+        accept = inbox.Accept(journal, named, contract.input_digest(body), body, opening, unnamed=key is None)
         return accept if admission is None else replace(accept, admission=inbox.check_admission(admission))
 
     async def find_input(self, journal: str, key: str) -> Receipt | None:
         """The receipt of the input accepted under `key`; None without one."""
-        check_id("journal id", journal)
-        check_id("input key", key)
+        _check_ids(journal_id=journal, input_key=key)
         return await self._read(lambda reader: reader.receipt(journal, key))
 
-    async def pending(self, journal: str, limit: int | None = None, *, after: int = 0) -> list[Input]:
+    async def pending(self, journal: str, limit: int | None = None, *, after: int = 0) -> list[contract.Input]:
         """Accepted inputs above `after` that the journal has not admitted yet, in the order of acceptance."""
         check_int("cursor", after)
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.pending(journal, after, page))
 
-    async def input(self, journal: str, number: int) -> Input | None:
+    async def input(self, journal: str, number: int) -> contract.Input | None:
         """An accepted input, pending or admitted; None without one of this number."""
         check_int("input", number)
         return await self._read_journal(journal, lambda reader: reader.input(journal, number))
@@ -602,7 +579,7 @@ class Store:
         `body` is the question, `kind` its sort. A resolution that came before a wait with a body does not count: an
         answer can't come before its question.
         """
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         _check_optional(check_int, "deadline", deadline)
         _check_optional(check_id, "wait kind", kind)
         if body is not None:
@@ -613,7 +590,7 @@ class Store:
 
     def wait_token(self, journal: str, name: str) -> str:
         """The bearer token of a wait. It resolves the wait once, even before the wait is opened."""
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         return waits.mint_token(self._backend.secret, journal, name)
 
     def wait_of(self, token: str) -> tuple[str, str]:
@@ -636,20 +613,14 @@ class Store:
             raise errors.WaitUnknown from None
 
     async def answer_wait(
-        self,
-        journal: str,
-        name: str,
-        value: object,
-        *,
-        expect_digest: str | None = None,
-        rule: AddRule | None = None,
+        self, journal: str, name: str, value: object, *, expect_digest: str | None = None, rule: AddRule | None = None
     ) -> Settlement:
         """Resolve an open wait without a token; the first answer decides.
 
         `expect_digest` is as in `resolve`. `rule` (see `new_rule`) is stored in the same commit if this answer decides,
         and is in the settlement; if it can't be stored, nothing is settled.
         """
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         body = self._input_body("the resolution", value)
         _check_optional(check_id, "digest", expect_digest)
         _check_type("rule", rule, AddRule, "a rule that new_rule has made")
@@ -664,8 +635,7 @@ class Store:
 
         The same value under the same `key` again settles nothing (`won` is False); another value is a `KeyConflict`.
         """
-        check_id("journal id", journal)
-        check_id("prefix", f"{prefix}1")
+        _check_ids(journal_id=journal, prefix=f"{prefix}1")
         check_int("most", most, least=1)
         _check_optional(check_id, "key", key)
         body = self._input_body("the resolution", value)
@@ -673,12 +643,12 @@ class Store:
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """Expire a wait whose deadline has passed; one that is not due stays open."""
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         return await self._submit(waits.SettleWait(journal, name, "expired"))
 
     async def cancel_wait(self, journal: str, name: str) -> Settlement:
         """Cancel a wait that is no longer needed."""
-        _check_wait(journal, name)
+        _check_ids(journal_id=journal, wait=name)
         return await self._submit(waits.SettleWait(journal, name, "cancelled"))
 
     async def revoke_waits(self, journal: str, name: str | None = None) -> int:
@@ -693,11 +663,11 @@ class Store:
         return await self._read_journal(journal, lambda reader: reader.wait(journal, name))
 
     async def waits(
-        self, journal: str, limit: int | None = None, *, state: WaitState | None = None, after: str = ""
+        self, journal: str, limit: int | None = None, *, state: contract.WaitState | None = None, after: str = ""
     ) -> list[Wait]:
         """The waits of a journal by name, all or in one state. Pass the last name as `after` for more."""
         check_string("cursor", after)
-        _check_optional(check_choice, "wait state", state, WAIT_STATES)
+        _check_optional(check_choice, "wait state", state, contract.WAIT_STATES)
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.waits(journal, state, after, page))
 
@@ -775,7 +745,7 @@ class Store:
         chosen = tuple(dict.fromkeys(check_int("notification id", number, least=1) for number in numbers))
         body = self._input_body("the input", content)
         key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
-        said = (key, input_digest(body), body)
+        said = (key, contract.input_digest(body), body)
         return await self._submit(notifications.DeliverNotifications(lease.journal, lease.epoch, chosen, *said))
 
     async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
@@ -863,7 +833,7 @@ class Store:
         _check_size("the value", check_string("memory value", value).encode(), self.limits.memory_bytes)
         _check_optional(check_int, "expires", expires)
         _check_memory_change(expected, by)
-        return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
+        return await self._submit(PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
         """The present entry; None without one. `MemoryCorrupt` if it is damaged."""
@@ -877,7 +847,7 @@ class Store:
         """Remove an entry; answers the removed entry, None without one. `expected` is as in `memory_put`."""
         _check_memory(scope, key)
         _check_memory_change(expected, by)
-        return await self._submit(memories.DeleteMemory(scope, key, expected, by))
+        return await self._submit(DeleteMemory(scope, key, expected, by))
 
     async def memory_page(
         self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
@@ -909,7 +879,7 @@ class Store:
         are left out.
         """
         _check_optional(check_name, "memory scope", scope)
-        wanted = memories.words_of(check_string("words", words))
+        wanted = words_of(check_string("words", words))
         page, now = self._page(limit), self._wall()
         if not wanted:
             return MemoryPage([], [])
@@ -1040,8 +1010,7 @@ class Store:
         The store keeps the last 20 refusals of a journal and the last 1,000 of all, and counts the rest.
         """
         check_id("journal id", journal)
-        _check_optional(check_id, "agent", agent)
-        _check_optional(check_id, "input key", key)
+        _check_optional_ids(agent=agent, input_key=key)
         text = self.redactor.text(check_string("message", message))[: inbox.MAX_MESSAGE]
         return await self._submit(inbox.NoteRefusal(journal, agent, key, check_id("error", error), text))
 
@@ -1067,11 +1036,11 @@ class Store:
         if type(body) is not bytes:
             raise errors.InvalidValue("$", f"a blob is bytes, not {type(cast('object', body)).__name__}")
         _check_size("the blob", body, self.limits.blob_bytes)
-        return await self._submit(transaction.PutBlob(blob_digest(body), body))
+        return await self._submit(transaction.PutBlob(contract.blob_digest(body), body))
 
     def queue_blob(self, body: bytes) -> Blob:
         """Store bytes, once, without waiting: records appended after this call may refer to them."""
-        digest = blob_digest(body)
+        digest = contract.blob_digest(body)
         self._submit(transaction.PutBlob(digest, body), _ignore_failure)  # the record that refers to it fails
         return Blob(digest, len(body))
 
@@ -1123,7 +1092,7 @@ class Store:
                 raise errors.PayloadTooLarge("the attachment", size, self._max_attachment)
             check_id("media type", media_type)
             _check_optional(check_string, "file name", name)
-            digest = blob_digest(body) if isinstance(body, bytes) else body.digest
+            digest = contract.blob_digest(body) if isinstance(body, bytes) else body.digest
             put = attachments.PutAttachment(_session_or_none(session), digest, body, media_type, name)
             answer = self._submit(put)
         except BaseException:
@@ -1168,8 +1137,7 @@ class Store:
 
         A fork may read the blobs that its parent could read when it was made.
         """
-        check_id("session", session)
-        check_id("digest", digest)
+        _check_ids(session=session, digest=digest)
         return await self._read(lambda reader: attachments.may_read(reader, session, digest))
 
     # ---- retention ----
@@ -1185,8 +1153,7 @@ class Store:
         """
         check_id("journal id", journal)
         check_int("head", head)
-        check_id("detail", detail)
-        check_id("input key", key)
+        _check_ids(detail=detail, input_key=key)
         days = tuple(sorted((spent or {}).items()))
         return await self._submit(retention.PruneJournal(journal, head, detail, key, days))
 
@@ -1383,9 +1350,14 @@ def _check_optional(check: Callable[..., object], what: str, value: object, *mor
         check(what, value, *more)
 
 
-def _check_optional_ids(**ids: str | None) -> None:
+def _check_ids(**ids: str) -> None:
+    """Check ids in their order. Errors name them as the keywords do, with spaces."""
     for what, name in ids.items():
-        _check_optional(check_id, what, name)
+        check_id(what.replace("_", " "), name)
+
+
+def _check_optional_ids(**ids: str | None) -> None:
+    _check_ids(**{what: name for what, name in ids.items() if name is not None})
 
 
 def _check_size(what: str, body: bytes, limit: int) -> bytes:
@@ -1423,11 +1395,6 @@ def _check_wait_names(consume: Sequence[str]) -> tuple[str, ...]:
 
 def _check_journals(journals: Sequence[str]) -> list[str]:
     return [check_id("journal id", name) for name in _list_of("journals", journals, "a list of journal ids")]
-
-
-def _check_wait(journal: str, name: str) -> None:
-    check_id("journal id", journal)
-    check_id("wait", name)
 
 
 def _check_memory(scope: str, key: str) -> None:

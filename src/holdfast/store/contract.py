@@ -121,19 +121,17 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
             said = getattr(self, name, None)
             if type(said) is str:
                 redactor.check(name, said)
-        contents = self._contents().items()
         cleaned = {
             field: redactor.text(said) if isinstance(said, str) else redactor.bytes(said, numbers=False)
-            for field, said in contents
+            for field, said in self._contents().items()
         }
         return replace(self, **cleaned) if cleaned else self
 
     def _contents(self) -> dict[str, str | bytes]:
         """All texts and bytes, except the fields listed above."""
-        fields = zip(self.__struct_fields__, astuple(self), strict=True)
         return {
             field: said
-            for field, said in fields
+            for field, said in zip(self.__struct_fields__, astuple(self), strict=True)
             if isinstance(said, str | bytes) and field not in _NAMES and field not in _PLAIN
         }
 

@@ -106,9 +106,7 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
 
     def apply(self, tx: Transaction) -> Receipt | None:
         now = tx.now.wall
-        row = tx.journal(self.journal)
-        row.check_epoch(self.epoch)
-        row.check_served()
+        row = tx.leased_journal(self)
         found = [require(tx.rows.notifications.find(number), number, row.id) for number in self.ids]
         ready = [notification for notification in found if may_carry(notification, now)]
         if not ready:
@@ -164,8 +162,7 @@ def ripen(tx: Transaction, limit: int, after: str, *, again: bool) -> Ripened:
     waiting = table.ready_journals(after, now, limit) if again else []
     woken = _wake_all(tx, dict.fromkeys(found.journal for found in ripe), asleep_only=False)
     woken += _wake_all(tx, dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
-    more = limit in (len(overdue), len(ripe), len(waiting))
-    return Ripened(tuple(woken), more, waiting[-1] if waiting else after)
+    return Ripened(tuple(woken), limit in (len(overdue), len(ripe), len(waiting)), waiting[-1] if waiting else after)
 
 
 def check_notification(command: Notify, limits: StoreLimits) -> Notify:
@@ -371,10 +368,7 @@ def settle(found: Notification, state: SettledByHand, now: int) -> Notification 
 
 
 def audit_notifications(
-    reader: Reader,
-    rows: Sequence[JournalRow],
-    inputs: Mapping[str, Mapping[int, bool]],
-    ended: Mapping[str, set[str]],
+    reader: Reader, rows: Sequence[JournalRow], inputs: Mapping[str, Mapping[int, bool]], ended: Mapping[str, set[str]]
 ) -> Iterator[tuple[str, str, str]]:
     """Violated invariants of the notifications: rule, place, finding.
 
@@ -406,5 +400,4 @@ def audit_notifications(
                 yield "notification", where, f"is claimed by the run {found.run!r}, which has ended"
     for row in rows:
         if row.notices != waiting[row.id]:
-            detail = f"{row.notices} notifications are said to wait, but {waiting[row.id]} do"
-            yield "notification", row.id, detail
+            yield "notification", row.id, f"{row.notices} notifications are said to wait, but {waiting[row.id]} do"

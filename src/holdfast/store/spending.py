@@ -242,8 +242,7 @@ class SpendingAudit:
 
     def add(self, agent: str | None, pos: int, record: Record) -> None:
         """Count a record, unless an older schema appended it without counting."""
-        days = spend_by_day((record,), self._spend_of, self._read_blob, self._watch)
-        self.add_days(agent, pos, days.items())
+        self.add_days(agent, pos, spend_by_day((record,), self._spend_of, self._read_blob, self._watch).items())
 
     def add_days(self, agent: str | None, pos: int, days: Iterable[tuple[int, Spend]]) -> None:
         """Count the spending of records up to the position `pos`."""

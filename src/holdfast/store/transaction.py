@@ -72,7 +72,7 @@ class Transaction:
             same = digest is not None and digest == stone.digest
             raise errors.JournalPruned(journal, stone.detail, stone.at, same=same)
 
-    def leased_journal(self, lease: Lease) -> JournalRow:
+    def leased_journal(self, lease: Lease | notifications.DeliverNotifications) -> JournalRow:
         """The row of a served journal whose lease has not moved on."""
         row = self.journal(lease.journal)
         row.check_epoch(lease.epoch)

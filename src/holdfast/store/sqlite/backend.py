@@ -50,6 +50,10 @@ class _FileBackend(Backend):
     """A store in one SQLite file: a pool of readers, and a watcher for commits of other processes."""
 
     path: Path
+    _start: Callable[[], None]
+    _stop: Callable[[], None]
+    _connect_reader: Callable[[], ReadConnection]
+    _look: Callable[[], None]
 
     def __init__(self, path: Path, clock: Clock | None, limits: StoreLimits | None) -> None:
         super().__init__(path, clock, limits)
@@ -59,18 +63,6 @@ class _FileBackend(Backend):
         self._busy: list[ReadConnection] = []
         self._watcher: LogWatcher
         self._closing: asyncio.Future[None] | None = None
-
-    def _start(self) -> None:
-        raise NotImplementedError
-
-    def _stop(self) -> None:
-        raise NotImplementedError
-
-    def _connect_reader(self) -> ReadConnection:
-        raise NotImplementedError
-
-    def _look(self) -> None:
-        raise NotImplementedError
 
     async def start(self) -> Self:
         """Open the file in a thread, and watch its log."""
@@ -151,8 +143,7 @@ class SqliteBackend(_FileBackend):
     ) -> Self:
         """Open the store at `path`, or create one."""
         if durability not in ("power", "process"):
-            message = f"durability is 'power' or 'process', not {durability!r}"
-            raise errors.UsageError(message)
+            raise errors.UsageError(f"durability is 'power' or 'process', not {durability!r}")
         absolute = await asyncio.to_thread(_absolute, path)
         return await cls(absolute, durability=durability, clock=clock, limits=limits, vfs=vfs).start()
 
@@ -203,16 +194,16 @@ class SqliteBackend(_FileBackend):
 class SqliteViewer(_FileBackend):
     """A store file opened only for reading. It sees the commits of other processes."""
 
-    def __init__(self, path: Path, clock: Clock | None, limits: StoreLimits | None) -> None:
-        super().__init__(path, clock, limits)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, None, None)
         self._comparing = threading.Lock()
         self._first: ReadConnection
         self._data_version = 0
 
     @classmethod
-    async def open(cls, path: Path | str, *, clock: Clock | None = None, limits: StoreLimits | None = None) -> Self:
+    async def open(cls, path: Path | str) -> Self:
         """Open the store at `path`, which must exist."""
-        return await cls(await asyncio.to_thread(_absolute, path), clock, limits).start()
+        return await cls(await asyncio.to_thread(_absolute, path)).start()
 
     def _start(self) -> None:
         with files.translated(self.path), files.opening(self.path):
@@ -242,10 +233,7 @@ class SqliteViewer(_FileBackend):
         return ReadConnection(files.connect_viewer(self.path, self.limits), self.limits, self._seal)
 
     def submit(
-        self,
-        command: Command[T],
-        then: Callable[[asyncio.Future[T]], None] | None = None,
-        size: int | None = None,
+        self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None, size: int | None = None
     ) -> asyncio.Future[T]:
         self._check_usable()
         raise errors.StoreReadOnly(self.path)
@@ -432,7 +420,7 @@ def _new_database() -> files.Db:
 @cache
 def _empty_database() -> apsw.Connection:
     made = apsw.Connection(":memory:")
-    migrate(cast("files.Db", made), 0, lambda: None)
+    migrate(cast("files.Db", made), 0)
     return made
 
 

@@ -69,8 +69,7 @@ def check_file(path: Path, file: Path) -> None:
 def _check_folder(path: Path, folder: Path) -> None:
     found = folder.stat()
     _check_owner(path, folder, found)
-    others = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found))
-    if others:
+    if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found)):
         aside = "" if not found.st_mode & stat.S_ISVTX else ", or keep the store in a folder of its own"
         reason = f"others may write to its folder {folder} (mode {stat.S_IMODE(found.st_mode):04o})"
         raise errors.StoreUntrusted(path, reason, f"chmod go-w {shlex.quote(str(folder))}{aside}")
@@ -384,8 +383,7 @@ def connect_viewer(path: Path, limits: StoreLimits) -> Db:
     else:
         # Immutable: without locks, and without files beside it.
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        uri = f"file:{quote(str(path))}?immutable=1"
-        connection = cast("Db", apsw.Connection(uri, flags=flags))
+        connection = cast("Db", apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags))
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection

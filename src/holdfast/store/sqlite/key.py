@@ -365,7 +365,7 @@ def renew_key(path: Path, now: int) -> None:
             try:
                 found = int(connection.pragma("user_version"))
                 if 0 < found < SEALED and key_file(path).exists():
-                    migrate(connection, found, lambda: None)
+                    migrate(connection, found)
                 elif found != VERSION:
                     raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")
                 else:

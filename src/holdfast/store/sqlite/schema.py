@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 from holdfast.crashpoints import crash_point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.store.sqlite.files import Db
 
 
@@ -343,13 +341,12 @@ VERSION: Final = len(MIGRATIONS)
 """The schema version of this release."""
 
 
-def migrate(connection: Db, found: int, first_rows: Callable[[], object]) -> None:
+def migrate(connection: Db, found: int) -> None:
     """Bring the file from version `found` to `VERSION`, in the caller's transaction."""
     for number, script in enumerate(MIGRATIONS[found:], found + 1):
         connection.execute(script)
         crash_point(f"store.migrated.{number}")
     if found == 0:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        first_rows()
     connection.execute(f"PRAGMA user_version = {VERSION}")
     crash_point("store.migrated")

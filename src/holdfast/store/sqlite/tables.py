@@ -95,14 +95,10 @@ class _Table:
 class _CheckedTable(_Table, Generic[T]):
     _select: str
     _order: str
-
-    def _row(self, found: tuple[Any, ...]) -> tuple[T, bool]:
-        """An item from its columns, and True if it matches its checksum and, with a key, its seal."""
-        raise NotImplementedError
-
-    def _error(self, damaged: T) -> StoreError:
-        """The error for a damaged item that a caller reads."""
-        raise NotImplementedError
+    _row: Callable[[tuple[Any, ...]], tuple[T, bool]]
+    """An item from its columns, and True if it matches its checksum and, with a key, its seal."""
+    _error: Callable[[T], StoreError]
+    """The error for a damaged item that a caller reads."""
 
     def _sound(self, found: tuple[Any, ...]) -> T:
         item, sound = self._row(found)
@@ -652,8 +648,7 @@ class SpendingTable(_Table):
 
     def since(self) -> int:
         """The position after which records are counted; above 0 in a store of an older schema."""
-        sql = "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM meta WHERE key = 'spending_since'"
-        return self._one(sql) or 0
+        return self._one("SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM meta WHERE key = 'spending_since'") or 0
 
     def flush(self) -> None:
         totals: dict[tuple[str, int], list[Spend]] = {}

@@ -119,10 +119,6 @@ class StoreWriter:
                 return jobs, True
 
     def _serve(self, jobs: list[WriteJob]) -> None:
-        if self._rows is None and not self._reattach():
-            error = errors.StoreFailed("it could not be opened again after a failed commit")
-            self._answer([(job, error) for job in jobs], False)
-            return
         answers, foreign = self._commit(jobs)
         crash_point("store.before_answer")
         self._answer(list(zip(jobs, answers, strict=True)), foreign)
@@ -134,6 +130,8 @@ class StoreWriter:
 
         Answers a result for each, and True if other processes may have written.
         """
+        if self._rows is None and not self._reattach():
+            return [errors.StoreFailed("it could not be opened again after a failed commit")] * len(jobs), False
         rows = self._attached()
         if all(job.command is None for job in jobs):
             try:
@@ -147,9 +145,11 @@ class StoreWriter:
         except apsw.BusyError as error:
             self._roll_back()  # each job by itself would only wait again
             return [translate(self._path, error)] * len(jobs), False
-        except Exception as error:  # each job gets its own answer; none is lost
+        except Exception as error:
             self._roll_back()
-            return self._one_by_one(jobs, error), True
+            if len(jobs) == 1:
+                return [translate(self._path, error)], True
+            return [self._commit([job])[0][0] for job in jobs], True  # each job gets its own answer; none is lost
         if not changed:
             rows.db.execute("ROLLBACK")
             return answers, foreign
@@ -184,17 +184,6 @@ class StoreWriter:
         if foreign:
             self._backend.shared = rows.others()
         return foreign
-
-    def _one_by_one(self, jobs: list[WriteJob], error: Exception) -> list[Answer]:
-        if len(jobs) == 1:
-            return [translate(self._path, error)]
-        answers: list[Answer] = []
-        for job in jobs:
-            if self._rows is None and not self._reattach():
-                answers.append(errors.StoreFailed("it could not be opened again after a failed commit"))
-            else:
-                answers.extend(self._commit([job])[0])
-        return answers
 
     def _roll_back(self) -> None:
         rows = self._attached()
@@ -380,8 +369,9 @@ def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = int(connection.pragma("user_version"))
-        new_id = "INSERT INTO meta (key, value) VALUES ('store_id', ?)"
-        migrate(connection, found, lambda: connection.execute(new_id, (secrets.token_bytes(16),)))
+        migrate(connection, found)
+        if found == 0:
+            connection.execute("INSERT INTO meta (key, value) VALUES ('store_id', ?)", (secrets.token_bytes(16),))
         if found < SEALED:
             make_seal(path, connection, found, now)
     except BaseException:

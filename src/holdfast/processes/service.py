@@ -221,14 +221,11 @@ class Processes:
         """
         made = self.procedure(procedure)
         chosen = f"{made.name[:100]}-{secrets.token_hex(6)}" if id is None else keys.check_process_id(id)
-        plain = Registration(made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end)
-        if not untrusted:
-            return self.handle(await self.register(chosen, plain, session))
-        taint = InputTaint(f"the arguments of the process {chosen}")
-        try:
-            return self.handle(await self.register(chosen, msgspec.structs.replace(plain, taint=taint), session))
-        except errors.ProcessConflict:  # an earlier release may have started it, and did not say who wrote them
-            return self.handle(await self.register(chosen, plain, session))
+        taint = InputTaint(f"the arguments of the process {chosen}") if untrusted else None
+        registration = Registration(
+            made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end, taint=taint
+        )
+        return self.handle(await self.register(chosen, registration, session))
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
         """Record that a process is to run. The same registration again finds the same process."""

@@ -277,13 +277,7 @@ class ProgramExecution:
         self._event: protocol.WorkerEvent | None = None
         self._suspended = 0
 
-    async def start(
-        self,
-        worker: Worker,
-        results: Sequence[CallResult],
-        *,
-        begun: bool = False,
-    ) -> ProgramStep:
+    async def start(self, worker: Worker, results: Sequence[CallResult], *, begun: bool = False) -> ProgramStep:
         """Begin, and use recorded results at once."""
         self._worker = worker
         self._event = None

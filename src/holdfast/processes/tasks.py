@@ -455,17 +455,9 @@ class Tasks:
     def _task_call(self, session: str, turn: str, call: PreparedCall, *, begun: bool) -> TaskCall:
         sent, approved = call.request, isinstance(call, AuthorizedCall) and call.approved
         tool = call.tool if approved else None
-        return TaskCall(
-            sent.name,
-            sent.arguments or {},
-            sent.id,
-            turn,
-            call.key,
-            call.idempotency or idempotency_key(self._store.id, session, call.key),
-            begun,
-            None if tool is None else tool.digest,
-            None if tool is None else tool.implementation,
-        )
+        version = (None, None) if tool is None else (tool.digest, tool.implementation)
+        idempotency = call.idempotency or idempotency_key(self._store.id, session, call.key)
+        return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, idempotency, begun, *version)
 
     # ---- for hosts and for tools ----
 

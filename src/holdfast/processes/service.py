@@ -27,6 +27,7 @@ from holdfast.processes.tasks import TaskDrive
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.contract import Journal, JournalPreview, Receipt, Settlement, Work
+from holdfast.store.inbox import STOP_KEY
 from holdfast.tools.results import shorten
 from holdfast.turns.keys import turn_id
 
@@ -233,8 +234,7 @@ class Processes:
         size = len(msgspec.json.encode(made))
         if size > MAX_REGISTRATION:
             raise errors.PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
-        ends_with = made.parent if made.on_parent_end == "cancel" else None
-        under = None if ends_with is None else (ends_with, lists.CANCEL_KEY)
+        under = None if made.parent is None or made.on_parent_end != "cancel" else (made.parent, STOP_KEY)
         try:
             receipt = await self.accept(journal, made.name, made, session, under=under)
         except errors.JournalPruned as error:
@@ -600,7 +600,7 @@ class Processes:
 
     async def cancel(self, journal: str, reason: str, reason_below: str) -> Requested:
         """Ask for a durable function or a background call to be cancelled, with all below it."""
-        asked = await self._request(journal, lists.CANCEL_KEY, {"cancel": check_text("reason", reason)})
+        asked = await self._request(journal, STOP_KEY, {"cancel": check_text("reason", reason)})
         if asked != "too_late":
             crash_point("cancel.accepted")
             with suppress(errors.ProcessPruned):

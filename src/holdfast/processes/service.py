@@ -23,7 +23,7 @@ from holdfast.processes.context import TURN_WAIT_KIND, AwaitedTurn, process_end,
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive
 from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, TaskCall
-from holdfast.processes.tasks import TaskDrive
+from holdfast.processes.tasks import TASK_SPEND, TaskDrive
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.contract import Journal, JournalPreview, Receipt, Settlement, Work
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store import Spend
 
 
 Requested = Literal["requested", "already_requested", "too_late"]
@@ -234,9 +233,8 @@ class Processes:
         size = len(msgspec.json.encode(made))
         if size > MAX_REGISTRATION:
             raise errors.PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
-        under = None if made.parent is None or made.on_parent_end != "cancel" else (made.parent, STOP_KEY)
         try:
-            receipt = await self.accept(journal, made.name, made, session, under=under)
+            receipt = await self.accept(journal, made.name, made, session)
         except errors.JournalPruned as error:
             if error.same:
                 return id  # it has run, and does not run again
@@ -248,30 +246,24 @@ class Processes:
         return id
 
     async def accept(
-        self,
-        journal: str,
-        name: str,
-        call: Registration | TaskCall,
-        session: str | None,
-        *,
-        under: tuple[str, str] | None = None,
-        spend: Spend | None = None,
-        patient: bool = False,
+        self, journal: str, name: str, call: Registration | TaskCall, session: str | None, *, patient: bool = False
     ) -> Receipt:
         """Make the journal of a process together with its call: neither is ever there without the other.
 
-        `name` is that of the function, or of the agent of a background call. The options are those of `accept_into`.
+        `name` is that of the function, or of the agent of a background call. `patient`: another command follows.
         """
+        is_task = isinstance(call, TaskCall)
+        parent = None if is_task or call.on_parent_end != "cancel" else call.parent
         return await self._store.accept_into(
             journal,
             "process",
             name,
             msgspec.to_builtins(call),
             key=keys.CALL_KEY,
-            role=keys.TASK_ROLE if is_task_id(journal) else keys.PROCESS_ROLE,
+            role=keys.TASK_ROLE if is_task else keys.PROCESS_ROLE,
             session=session,
-            under=under,
-            spend=spend,
+            under=None if parent is None else (parent, STOP_KEY),
+            spend=TASK_SPEND if is_task else None,
             patient=patient,
         )
 

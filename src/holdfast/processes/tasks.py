@@ -376,7 +376,7 @@ def _end_status(
 # ---- the background calls of a store ----
 
 RecoveryAction = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
-_TASK_SPEND: Final = Spend(tasks=1)
+TASK_SPEND: Final = Spend(tasks=1)
 """A task counts from the moment it is accepted, so that tasks which wait to be begun can't pass a budget."""
 MAX_REMEMBERED: Final = 10_000
 """Tasks recovered here that are remembered until `recover` is called."""
@@ -449,7 +449,7 @@ class Tasks:
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         id = keys.task_id(session, call.key)
         with suppress(errors.KeyConflict):  # a process before this one has written it
-            await self._context.processes.accept(id, agent, call, session, patient=patient, spend=_TASK_SPEND)
+            await self._context.processes.accept(id, agent, call, session, patient=patient)
         return id
 
     def _task_call(self, session: str, turn: str, call: PreparedCall, *, begun: bool) -> TaskCall:

@@ -265,7 +265,7 @@ class FunctionDrive(ProcessDrive):
             return told.get("value")
         if procedure is None:
             raise errors.FunctionUnknown(made.name, ())
-        context = ProcessContext(self._context, self._processes, self._state, performer, waits)
+        context = ProcessContext(self._context, self._state, performer, waits)
         code = procedure.function(context, **procedure.values(made.arguments))
         return await GuardedCoroutine(code, procedure.name)
 

@@ -91,7 +91,7 @@ class TaskDrive(ProcessDrive):
                 return False
         if lease.head == 1:
             self._append(process_state.task_start_records(call, 1, self._ledger.now()))
-        run = TaskRun(self._context, state, call, self._ledger, await self._metadata(call.turn))
+        run = TaskRun(self._context, state, self._ledger, await self._metadata(call.turn))
         self._performer = run.performer
         try:
             await self._carry_out(run, tool, call)
@@ -197,13 +197,9 @@ class TaskRun:
     """One run of a background call, as its tool sees it."""
 
     def __init__(
-        self,
-        context: RuntimeContext,
-        state: ProcessState,
-        call: TaskCall,
-        ledger: LeasedJournal,
-        metadata: dict[str, Any],
+        self, context: RuntimeContext, state: ProcessState, ledger: LeasedJournal, metadata: dict[str, Any]
     ) -> None:
+        call = self._call = cast("TaskCall", state.call)
         self.session = state.session or state.id
         self.metadata: Mapping[str, Any] = metadata
         self.host = ToolHost(context, self.session, state.name)
@@ -214,7 +210,6 @@ class TaskRun:
         self.performer = Performer(ledger, fold_history(state.records), records.TASK_RUN)
         self._context = context
         self._state = state
-        self._call = call
         self._loop = asyncio.get_running_loop()
         waits = JournalWaits(context.store, state.id)
         self.waits = ToolWaits(waits, self.performer)

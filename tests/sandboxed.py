@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 PROBLEM = programs_problem()
 needs_sandbox = pytest.mark.skipif(PROBLEM is not None, reason=f"no programs: {PROBLEM}")
-KEY = b"a secret of the store, of the tests"
 NOW = 1_700_000_000.25
 QUICK = ProgramLimits(seconds=2, step_seconds=0.5, memory=32 * 2**20, calls=200)
 

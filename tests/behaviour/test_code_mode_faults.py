@@ -58,9 +58,6 @@ class Failing:
     async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
         return await self._inside.answer(results)
 
-    async def snapshot(self) -> bytes | None:
-        return await self._inside.snapshot()
-
     async def close(self) -> None:
         await self._inside.close()
         if self._sandbox.closing is not None:

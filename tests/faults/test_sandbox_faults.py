@@ -1,4 +1,4 @@
-"""Programs that are interrupted: workers that die, snapshots that are damaged, and replay from every point."""
+"""Programs that are interrupted: workers that die, and replay from every point."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-from importlib import metadata
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from tests import proc
-from tests.sandboxed import KEY, NOW, PROBLEM, TOOLS, driven, needs_sandbox, spec
+from tests.sandboxed import NOW, TOOLS, driven, needs_sandbox, spec
 
 from holdfast.errors.caller import ProgramDiverged, ProgramOver
 from holdfast.errors.world import WorkerFailed
@@ -32,7 +30,6 @@ from holdfast.sandbox import (
     stubs_of,
     worker,
 )
-from holdfast.sandbox.monty import seal, snapshot_key, unseal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from holdfast.sandbox import CallOutcome, HostCall, Program, ProgramStep
 
 pytestmark = needs_sandbox
-VERSION = "" if PROBLEM is not None else f"monty {metadata.version('pydantic-monty-runtime')}"
 
 # Loops, branches that settle in any order, an exception, the clock, a pause, random numbers and output.
 SOURCE = """
@@ -69,7 +65,7 @@ await save([total], note=f"at {time.time()}")
 
 @pytest.fixture
 async def sandbox() -> AsyncGenerator[MontySandbox]:
-    async with MontySandbox(key=KEY) as made:
+    async with MontySandbox() as made:
         yield made
 
 
@@ -82,68 +78,39 @@ def outcome(call: HostCall) -> CallOutcome:
     return CallValue()
 
 
-async def start(sandbox: MontySandbox, snapshot: bytes | None = None) -> Program:
-    return await sandbox.start(SOURCE, tools=TOOLS, seed="turn-1", snapshot=snapshot)
+async def start(sandbox: MontySandbox) -> Program:
+    return await sandbox.start(SOURCE, tools=TOOLS, seed="turn-1")
 
 
-async def one_by_one(
-    program: Program, recorded: list[CallResult]
-) -> tuple[ProgramStep, list[CallResult], list[bytes | None]]:
-    """Drive it with one answer at a time, the newest call first; all results, and a snapshot before each."""
-    results, snapshots = list(recorded), list[bytes | None]()
+async def one_by_one(program: Program, recorded: list[CallResult]) -> tuple[ProgramStep, list[CallResult]]:
+    """Drive it with one answer at a time, the newest call first; all results."""
+    results = list(recorded)
     open_calls: dict[str, HostCall] = {}
     step = await program.run(recorded)
     while isinstance(step, PendingCalls):
         open_calls |= {call.id: call for call in step.calls}
-        snapshots.append(await program.snapshot())
         call = open_calls.pop(step.waiting[-1])
         results.append(CallResult(call.id, outcome(call), call.digest))
         step = await program.answer(results[-1:])
-    return step, results, snapshots
+    return step, results
 
 
-async def whole(sandbox: MontySandbox) -> tuple[ProgramEnd, list[CallResult], list[bytes | None]]:
-    step, results, snapshots = await one_by_one(await start(sandbox), [])
+async def whole(sandbox: MontySandbox) -> tuple[ProgramEnd, list[CallResult]]:
+    step, results = await one_by_one(await start(sandbox), [])
     assert isinstance(step, ProgramEnd), step
-    return step, results, snapshots
+    return step, results
 
 
 async def test_a_program_goes_on_from_every_recorded_prefix_and_ends_the_same(sandbox: MontySandbox) -> None:
-    ended, results, _ = await whole(sandbox)
+    ended, results = await whole(sandbox)
     assert len(results) >= 12
     for size in range(len(results) + 1):
-        step, again, _ = await one_by_one(await start(sandbox), results[:size])
+        step, again = await one_by_one(await start(sandbox), results[:size])
         assert (step, again) == (ended, results), size
-
-
-async def test_a_program_goes_on_from_every_snapshot_and_ends_the_same(sandbox: MontySandbox) -> None:
-    ended, results, snapshots = await whole(sandbox)
-    assert all(snapshots)
-    for size, snapshot in enumerate(snapshots):
-        step, again, _ = await one_by_one(await start(sandbox, snapshot), results[:size])
-        assert (step, again) == (ended, results), size
-
-
-async def test_an_old_snapshot_and_a_longer_record_go_together(sandbox: MontySandbox) -> None:
-    ended, results, snapshots = await whole(sandbox)
-    for size in (3, len(results)):
-        step, _, _ = await one_by_one(await start(sandbox, snapshots[2]), results[:size])
-        assert step == ended
-
-
-async def test_a_snapshot_is_really_used(sandbox: MontySandbox) -> None:
-    _, results, snapshots = await whole(sandbox)
-    program = await start(sandbox, snapshots[-1])
-    await program.run(results[:-1])
-    assert isinstance(await program.answer(results[-1:]), ProgramEnd)
-    # A snapshot knows what was given before it: with its results changed it is not used, and the replay notices.
-    changed = [CallResult(results[0].id, CallValue(3), results[0].digest), *results[1:-1]]
-    with pytest.raises(ProgramDiverged):
-        await (await start(sandbox, snapshots[-1])).run(changed)
 
 
 async def test_the_results_given_at_once_lead_to_the_same_end(sandbox: MontySandbox) -> None:
-    ended, results, _ = await whole(sandbox)
+    ended, results = await whole(sandbox)
     assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == ended
 
 
@@ -167,66 +134,8 @@ async def test_calls_that_settle_in_any_order_are_replayed_in_that_order(sandbox
     assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == step
 
 
-@pytest.mark.parametrize("place", [0, 3, 10, 40, 300, -1])
-async def test_a_damaged_snapshot_is_ignored(sandbox: MontySandbox, place: int) -> None:
-    ended, results, snapshots = await whole(sandbox)
-    damaged = bytearray(snapshots[5] or b"")
-    damaged[place] ^= 0x10
-    step, _, _ = await one_by_one(await start(sandbox, bytes(damaged)), results[:5])
-    assert step == ended
-
-
-async def test_a_snapshot_of_another_store_is_ignored(sandbox: MontySandbox) -> None:
-    ended, results, snapshots = await whole(sandbox)
-    async with MontySandbox(key=b"another secret of another store") as other:
-        step, _, _ = await one_by_one(await start(other, snapshots[5]), results[:5])
-    assert step == ended
-
-
-async def waiting(sandbox: MontySandbox, source: str) -> tuple[Program, bytes]:
-    """A program at its first call, and its snapshot."""
-    program = await sandbox.start(source, tools=TOOLS)
-    await program.run()
-    snapshot = await program.snapshot()
-    assert snapshot is not None
-    return program, snapshot
-
-
-async def opened_as(sandbox: MontySandbox, version: str) -> object:
-    """The value of a program that is given a snapshot of another one, which passes for its own under `version`."""
-    program, _ = await waiting(sandbox, "await fetch(1)\n'its own'")
-    _, other = await waiting(sandbox, "await fetch(1)\n'the other'")
-    found = unseal(snapshot_key(KEY), other)
-    assert found is not None
-    call = f"{program.digest[:16]}/0"
-    asked = {number: msgspec.structs.replace(each, id=call) for number, each in found[0].waiting.items()}
-    place = msgspec.structs.replace(found[0], program=program.digest, sandbox=version, waiting=asked)
-    forged = seal(snapshot_key(KEY), place, found[1])
-    again = await sandbox.start("await fetch(1)\n'its own'", tools=TOOLS, snapshot=forged)
-    await again.run()
-    step = await again.answer([CallResult(call, CallValue(1))])
-    assert isinstance(step, ProgramEnd)
-    return step.value
-
-
-async def test_a_snapshot_is_what_a_program_goes_on_from(sandbox: MontySandbox) -> None:
-    assert await opened_as(sandbox, VERSION) == "the other"
-
-
-async def test_a_snapshot_of_another_version_is_ignored(sandbox: MontySandbox) -> None:
-    assert await opened_as(sandbox, "monty 0.0.1") == "its own"
-
-
-async def test_a_snapshot_of_another_program_is_ignored(sandbox: MontySandbox) -> None:
-    _, snapshot = await waiting(sandbox, "await fetch(1)")
-    program = await sandbox.start("1 + 1", snapshot=snapshot)
-    step = await program.run()
-    assert isinstance(step, ProgramEnd)
-    assert step.value == 2
-
-
 async def test_a_record_of_other_calls_stops_the_replay(sandbox: MontySandbox) -> None:
-    _, results, _ = await whole(sandbox)
+    _, results = await whole(sandbox)
     swapped = [CallResult(results[0].id, results[0].outcome, results[-1].digest), *results[1:]]
     with pytest.raises(ProgramDiverged) as raised:
         await replay(sandbox, SOURCE, swapped, tools=TOOLS, seed="turn-1")
@@ -234,7 +143,7 @@ async def test_a_record_of_other_calls_stops_the_replay(sandbox: MontySandbox) -
 
 
 async def test_a_record_of_calls_that_are_not_made_stops_the_replay(sandbox: MontySandbox) -> None:
-    _, results, _ = await whole(sandbox)
+    _, results = await whole(sandbox)
     prefix = results[0].id.partition("/")[0]
     with pytest.raises(ProgramDiverged):
         await replay(sandbox, SOURCE, [*results, CallResult(f"{prefix}/99", CallValue())], tools=TOOLS, seed="turn-1")
@@ -308,7 +217,7 @@ async def test_a_worker_is_heard_where_the_event_loop_does_not_wait_for_it(
     sandbox: MontySandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.sandbox.worker._SELECTABLE", 0)  # as with very many open files
-    ended, results, _ = await whole(sandbox)
+    ended, results = await whole(sandbox)
     assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == ended
 
 
@@ -357,20 +266,13 @@ async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatc
 
 
 async def test_the_next_program_goes_on_where_a_dead_worker_stood(sandbox: MontySandbox) -> None:
-    ended, results, _ = await whole(sandbox)
+    ended, results = await whole(sandbox)
     program = await start(sandbox)
     await program.run(results[:4])
     os.kill(_worker(), signal.SIGKILL)
     await program.close()
-    step, _, _ = await one_by_one(await start(sandbox), results[:4])
+    step, _ = await one_by_one(await start(sandbox), results[:4])
     assert step == ended
-
-
-async def test_a_snapshot_of_a_dead_worker_is_none(sandbox: MontySandbox) -> None:
-    program = await start(sandbox)
-    await program.run()
-    os.kill(_worker(), signal.SIGKILL)
-    assert await program.snapshot() is None
 
 
 async def test_a_worker_that_can_t_be_started_is_told(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests import proc
-from tests.sandboxed import KEY, QUICK, TOOLS, driven, needs_sandbox, ran
+from tests.sandboxed import QUICK, TOOLS, driven, needs_sandbox, ran
 
 from holdfast.sandbox import (
     CallResult,
@@ -32,7 +32,7 @@ CANARY = "Canary5Hq27Wn8Ts3Zd1"
 
 @pytest.fixture
 async def sandbox() -> AsyncGenerator[MontySandbox]:
-    async with MontySandbox(key=KEY) as made:
+    async with MontySandbox() as made:
         yield made
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from holdfast.errors import InvalidId, WorldError
+from holdfast.errors.fields import ErrorFields
 from holdfast.names import MAX_NAME, check_name
 
 if TYPE_CHECKING:
@@ -231,30 +232,27 @@ class MirrorReport(msgspec.Struct, frozen=True):
     """Something changed meanwhile, so another comparison is due."""
 
 
-class MirrorUnavailable(WorldError):
+class MirrorUnavailable(ErrorFields, WorldError):
     """The folder is unusable. Memory itself works."""
 
-    def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(f"memory can't be mirrored in {folder}: {reason}")
-        self.folder = folder
-        self.reason = reason
+    folder: str
+    reason: str
+    _message = "memory can't be mirrored in {folder}: {reason}"
 
 
-class MirrorBusy(WorldError):
+class MirrorBusy(ErrorFields, WorldError):
     """Another process locks the folder for too long."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(f"another process is at work in {folder}; try again")
-        self.folder = folder
+    folder: str
+    _message = "another process is at work in {folder}; try again"
 
 
-class MirrorTooLarge(WorldError):
+class MirrorTooLarge(ErrorFields, WorldError):
     """The folder has too many files."""
 
-    def __init__(self, folder: str, limit: int) -> None:
-        super().__init__(f"{folder} has more than {limit:,} entries; take out what is no memory")
-        self.folder = folder
-        self.limit = limit
+    folder: str
+    limit: int
+    _message = "{folder} has more than {limit:,} entries; take out what is no memory"
 
 
 # ---- file names ----

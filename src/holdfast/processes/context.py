@@ -461,17 +461,10 @@ class ProcessContext:
     asked for here (a request, a file, the clock) is done again each time.
     """
 
-    def __init__(
-        self,
-        context: RuntimeContext,
-        processes: Processes,
-        state: ProcessState,
-        performer: Performer,
-        waits: ProcessWaits,
-    ) -> None:
+    def __init__(self, context: RuntimeContext, state: ProcessState, performer: Performer, waits: ProcessWaits) -> None:
         self._runtime = context
         self._store = context.store
-        self._processes = processes
+        self._processes = context.processes
         self._state = state
         self._performer = performer
         self._waits = waits

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Final,
-    Generic,
-    ParamSpec,
-    TypeVar,
-    get_args,
-    get_type_hints,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, get_args, overload
 
 import holdfast
 from holdfast.effects.canonical import encode_value
@@ -123,7 +113,7 @@ class ProcessDefinition(Generic[P, R]):
         }
         holder = type("_Holder", (), {"__annotations__": hints})
         try:
-            return get_type_hints(holder, names, include_extras=True)
+            return typing.get_type_hints(holder, names, include_extras=True)
         except Exception as error:
             reason = f"an annotation can't be resolved: {error}; define it at the top of the module"
             raise ProcessInvalid(self.name, reason) from error

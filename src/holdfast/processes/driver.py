@@ -23,10 +23,11 @@ from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, s
 from holdfast.processes import keys
 from holdfast.processes import state as process_state
 from holdfast.processes.context import ProcessContext, ProcessWaits, StoreWait, process_value, wait_value
-from holdfast.processes.lists import CANCEL_KEY, read_process
+from holdfast.processes.lists import read_process
 from holdfast.records import ABSENT, Admitted, Cancelled, Cause, Ended, ErrorInfo, Parked, Resumed, Started, Unknown
 from holdfast.runtime.drive import JournalDrive
 from holdfast.store import Notification, Notify
+from holdfast.store.inbox import STOP_KEY
 from holdfast.turns.conversation import TRIGGERED
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class ProcessDrive(JournalDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
         """Take in a request to cancel the process. The first one counts."""
         for found in pending:
-            if found.key == CANCEL_KEY and self._interruption is None:
+            if found.key == STOP_KEY and self._interruption is None:
                 self._interruption = _admit_input(found, self._ledger.now())
                 self._stopped.set_result(None)
 
@@ -264,7 +265,7 @@ class FunctionDrive(ProcessDrive):
             return told.get("value")
         if procedure is None:
             raise errors.FunctionUnknown(made.name, ())
-        context = ProcessContext(self._context, self._processes, self._state, performer, waits)
+        context = ProcessContext(self._context, self._state, performer, waits)
         code = procedure.function(context, **procedure.values(made.arguments))
         return await GuardedCoroutine(code, procedure.name)
 

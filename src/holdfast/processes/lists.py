@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from holdfast.store.retention import Tombstone
 
 
-CANCEL_KEY: Final = STOP_KEY
-"""The key of the input that asks for a process to be cancelled."""
 _STORED_STATUS: Final[dict[str, records.Status]] = {
     "created": "idle",
     "succeeded": "completed",
@@ -188,7 +186,7 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
 
 _INPUT_EVENTS: Final = {
     keys.CALL_KEY: "registered",
-    CANCEL_KEY: "cancel_requested",
+    STOP_KEY: "cancel_requested",
     keys.ABANDON_KEY: "abandon_requested",
 }
 

@@ -23,10 +23,11 @@ from holdfast.processes.context import TURN_WAIT_KIND, AwaitedTurn, process_end,
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive
 from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, TaskCall
-from holdfast.processes.tasks import TaskDrive
+from holdfast.processes.tasks import TASK_SPEND, TaskDrive
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.contract import Journal, JournalPreview, Receipt, Settlement, Work
+from holdfast.store.inbox import STOP_KEY
 from holdfast.tools.results import shorten
 from holdfast.turns.keys import turn_id
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store import Spend
 
 
 Requested = Literal["requested", "already_requested", "too_late"]
@@ -221,14 +221,11 @@ class Processes:
         """
         made = self.procedure(procedure)
         chosen = f"{made.name[:100]}-{secrets.token_hex(6)}" if id is None else keys.check_process_id(id)
-        plain = Registration(made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end)
-        if not untrusted:
-            return self.handle(await self.register(chosen, plain, session))
-        taint = InputTaint(f"the arguments of the process {chosen}")
-        try:
-            return self.handle(await self.register(chosen, msgspec.structs.replace(plain, taint=taint), session))
-        except errors.ProcessConflict:  # an earlier release may have started it, and did not say who wrote them
-            return self.handle(await self.register(chosen, plain, session))
+        taint = InputTaint(f"the arguments of the process {chosen}") if untrusted else None
+        registration = Registration(
+            made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end, taint=taint
+        )
+        return self.handle(await self.register(chosen, registration, session))
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
         """Record that a process is to run. The same registration again finds the same process."""
@@ -236,10 +233,8 @@ class Processes:
         size = len(msgspec.json.encode(made))
         if size > MAX_REGISTRATION:
             raise errors.PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
-        ends_with = made.parent if made.on_parent_end == "cancel" else None
-        under = None if ends_with is None else (ends_with, lists.CANCEL_KEY)
         try:
-            receipt = await self.accept(journal, made.name, made, session, under=under)
+            receipt = await self.accept(journal, made.name, made, session)
         except errors.JournalPruned as error:
             if error.same:
                 return id  # it has run, and does not run again
@@ -251,30 +246,24 @@ class Processes:
         return id
 
     async def accept(
-        self,
-        journal: str,
-        name: str,
-        call: Registration | TaskCall,
-        session: str | None,
-        *,
-        under: tuple[str, str] | None = None,
-        spend: Spend | None = None,
-        patient: bool = False,
+        self, journal: str, name: str, call: Registration | TaskCall, session: str | None, *, patient: bool = False
     ) -> Receipt:
         """Make the journal of a process together with its call: neither is ever there without the other.
 
-        `name` is that of the function, or of the agent of a background call. The options are those of `accept_into`.
+        `name` is that of the function, or of the agent of a background call. `patient`: another command follows.
         """
+        is_task = isinstance(call, TaskCall)
+        parent = None if is_task or call.on_parent_end != "cancel" else call.parent
         return await self._store.accept_into(
             journal,
             "process",
             name,
             msgspec.to_builtins(call),
             key=keys.CALL_KEY,
-            role=keys.TASK_ROLE if is_task_id(journal) else keys.PROCESS_ROLE,
+            role=keys.TASK_ROLE if is_task else keys.PROCESS_ROLE,
             session=session,
-            under=under,
-            spend=spend,
+            under=None if parent is None else (parent, STOP_KEY),
+            spend=TASK_SPEND if is_task else None,
             patient=patient,
         )
 
@@ -603,7 +592,7 @@ class Processes:
 
     async def cancel(self, journal: str, reason: str, reason_below: str) -> Requested:
         """Ask for a durable function or a background call to be cancelled, with all below it."""
-        asked = await self._request(journal, lists.CANCEL_KEY, {"cancel": check_text("reason", reason)})
+        asked = await self._request(journal, STOP_KEY, {"cancel": check_text("reason", reason)})
         if asked != "too_late":
             crash_point("cancel.accepted")
             with suppress(errors.ProcessPruned):

@@ -109,14 +109,10 @@ class ProcessState:
     """The operating-system process that ran it last."""
     starts: int = 0
     """The number of starts and resumes."""
-    code: str | None = None
-    """The version of the code that began it."""
     waits: tuple[str, ...] = ()
     value: bytes = b""
     blob: kinds.Blob | None = None
     error: kinds.ErrorInfo | None = None
-    failures: list[kinds.ErrorInfo] = field(default_factory=list["kinds.ErrorInfo"])
-    """The errors of earlier attempts."""
     children: dict[str, None] = field(default_factory=dict[str, None])
     """The ids of the processes that it started."""
     turns: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
@@ -217,15 +213,11 @@ class ProcessState:
         self._enter(record.run)
         self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
         self.started = self.started or record.at
-        if isinstance(record, kinds.Started):
-            self.code = record.code
 
     def _enter(self, run: str) -> None:
         attempt = keys.attempt_of_run(run)
         if attempt is not None and attempt > self.attempt:
             self.attempt = attempt
-            if self.error is not None:
-                self.failures.append(self.error)
             self.ended, self.error = None, None
 
 

@@ -91,7 +91,7 @@ class TaskDrive(ProcessDrive):
                 return False
         if lease.head == 1:
             self._append(process_state.task_start_records(call, 1, self._ledger.now()))
-        run = TaskRun(self._context, state, call, self._ledger, await self._metadata(call.turn))
+        run = TaskRun(self._context, state, self._ledger, await self._metadata(call.turn))
         self._performer = run.performer
         try:
             await self._carry_out(run, tool, call)
@@ -197,13 +197,9 @@ class TaskRun:
     """One run of a background call, as its tool sees it."""
 
     def __init__(
-        self,
-        context: RuntimeContext,
-        state: ProcessState,
-        call: TaskCall,
-        ledger: LeasedJournal,
-        metadata: dict[str, Any],
+        self, context: RuntimeContext, state: ProcessState, ledger: LeasedJournal, metadata: dict[str, Any]
     ) -> None:
+        call = self._call = cast("TaskCall", state.call)
         self.session = state.session or state.id
         self.metadata: Mapping[str, Any] = metadata
         self.host = ToolHost(context, self.session, state.name)
@@ -214,7 +210,6 @@ class TaskRun:
         self.performer = Performer(ledger, fold_history(state.records), records.TASK_RUN)
         self._context = context
         self._state = state
-        self._call = call
         self._loop = asyncio.get_running_loop()
         waits = JournalWaits(context.store, state.id)
         self.waits = ToolWaits(waits, self.performer)
@@ -376,7 +371,7 @@ def _end_status(
 # ---- the background calls of a store ----
 
 RecoveryAction = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
-_TASK_SPEND: Final = Spend(tasks=1)
+TASK_SPEND: Final = Spend(tasks=1)
 """A task counts from the moment it is accepted, so that tasks which wait to be begun can't pass a budget."""
 MAX_REMEMBERED: Final = 10_000
 """Tasks recovered here that are remembered until `recover` is called."""
@@ -449,23 +444,15 @@ class Tasks:
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         id = keys.task_id(session, call.key)
         with suppress(errors.KeyConflict):  # a process before this one has written it
-            await self._context.processes.accept(id, agent, call, session, patient=patient, spend=_TASK_SPEND)
+            await self._context.processes.accept(id, agent, call, session, patient=patient)
         return id
 
     def _task_call(self, session: str, turn: str, call: PreparedCall, *, begun: bool) -> TaskCall:
         sent, approved = call.request, isinstance(call, AuthorizedCall) and call.approved
         tool = call.tool if approved else None
-        return TaskCall(
-            sent.name,
-            sent.arguments or {},
-            sent.id,
-            turn,
-            call.key,
-            call.idempotency or idempotency_key(self._store.id, session, call.key),
-            begun,
-            None if tool is None else tool.digest,
-            None if tool is None else tool.implementation,
-        )
+        version = (None, None) if tool is None else (tool.digest, tool.implementation)
+        idempotency = call.idempotency or idempotency_key(self._store.id, session, call.key)
+        return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, idempotency, begun, *version)
 
     # ---- for hosts and for tools ----
 

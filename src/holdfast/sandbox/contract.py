@@ -38,10 +38,6 @@ class Program(Protocol):
         """Continue with results of waiting calls, at least one, in the order of their records."""
         ...
 
-    async def snapshot(self) -> bytes | None:
-        """A sealed snapshot from which to continue without a replay; None if there is none."""
-        ...
-
     async def close(self) -> None:
         """End the program and its worker at any time. May be called more than once."""
         ...
@@ -59,12 +55,10 @@ class Sandbox(Protocol):
         globals: Mapping[str, Any] | None = None,
         limits: ProgramLimits | None = None,
         seed: str = "",
-        snapshot: bytes | None = None,
     ) -> Program:
         """A program that is ready to run.
 
-        `globals` are the variables left by the one before (`ProgramEnd.kept`), `seed` is that of its random numbers. A
-        `snapshot` that does not fit is ignored.
+        `globals` are the variables left by the one before (`ProgramEnd.kept`), `seed` is that of its random numbers.
         """
         ...
 

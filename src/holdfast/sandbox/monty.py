@@ -1,23 +1,18 @@
 """The sandbox of Holdfast: Monty, an interpreter without access to the system, in a worker confined by bubblewrap.
 
-In this order: the sequence of calls and results, sealed snapshots, encoded answers, the execution of one program in one
-worker with its kept variables, the plan of a program, and the sandbox with its programs.
+In this order: the sequence of calls and results, encoded answers, the execution of one program in one worker with its
+kept variables, the plan of a program, and the sandbox with its programs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import hashlib
-import hmac
 import re
-import secrets
 import time
-import zlib
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import msgspec
@@ -31,7 +26,7 @@ from holdfast.names import check_int
 from holdfast.sandbox import contract, protocol
 from holdfast.sandbox.contract import CallError, CallValue, LimitHit, NotJson, PendingCalls, ProgramFailure, to_json
 from holdfast.sandbox.stubs import Stub, bind_arguments, stub_source
-from holdfast.sandbox.worker import RUNTIME_PACKAGE, Launcher, Worker, WorkerGone, require_programs, spawn_in_thread
+from holdfast.sandbox.worker import Launcher, Worker, WorkerGone, require_programs, spawn_in_thread
 from holdfast.tools.results import OutputClip
 
 if TYPE_CHECKING:
@@ -41,9 +36,6 @@ if TYPE_CHECKING:
 
 
 # ---- calls and results ----
-
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
-_START: Final = b"\0" * 32
 
 
 def program_digest(source: str, variables: dict[str, Any], seed: str) -> str:
@@ -70,12 +62,10 @@ class CallSequence:
         self._queue: deque[str] = deque()
         self.given: list[CallResult] = []
         """All results, in order."""
-        self._chain, self._linked = _START, 0
-        """The digest of the first results and their number: only snapshots need it, and each digests the new ones."""
 
     def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> contract.HostCall:
         """The call with the sandbox's `number`; `ProgramDiverged` if it differs from its record."""
-        known = self.waiting.get(number)  # a snapshot was taken at this call
+        known = self.waiting.get(number)  # a lying worker may repeat a number
         if known is not None:
             return known
         digest = call_digest(kind, name, arguments)
@@ -173,36 +163,6 @@ class CallSequence:
         new, self._new = tuple(self._new), []
         return PendingCalls(new, tuple(call.id for call in self.waiting.values() if call.id not in self._unused))
 
-    def position(self, program: str, sandbox: str, printed: str) -> SnapshotPosition | None:
-        """The present position, for a snapshot; None while a result is unused, because it could not be restored."""
-        if self._unused:
-            return None
-        self._chain, self._linked = _chain(self._chain, self.given[self._linked :]), len(self.given)
-        return SnapshotPosition(
-            program=program,
-            sandbox=sandbox,
-            ordinal=self.made,
-            given=self._linked,
-            chain=self._chain.hex(),
-            waiting=dict(self.waiting),
-            printed=printed,
-        )
-
-    def resume(self, place: SnapshotPosition, results: Sequence[CallResult]) -> bool:
-        """Go to the position of a snapshot; False, with nothing changed, if its results differ."""
-        if place.given > len(results):
-            return False
-        given = results[: place.given]
-        chain = _chain(_START, given)
-        if chain.hex() != place.chain:
-            return False
-        self.made, self._chain, self._linked = place.ordinal, chain, place.given
-        self.given, self.waiting = list(given), dict(place.waiting)
-        self._numbers = {call.id: number for number, call in place.waiting.items()}
-        self.give(results[place.given :])
-        self._new = [call for call in self.waiting.values() if call.id not in self._unused]
-        return True
-
     def _ordinal_of(self, call: str) -> int:
         number = call.removeprefix(self._prefix)
         return int(number) if number.isascii() and number.isdigit() else self.made
@@ -215,77 +175,6 @@ def check_outcome(call: contract.HostCall, outcome: CallOutcome) -> None:
     value = outcome.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**33:
         raise AnswerRefused(call.id, "the clock is answered with seconds since 1970")
-
-
-def _chain(chain: bytes, results: Iterable[CallResult]) -> bytes:
-    """The digest of results, in order, that follow those with the digest `chain`."""
-    for result in results:
-        chain = hashlib.sha256(b"%b%b\n%b" % (chain, result.id.encode(), _encode(result.outcome))).digest()
-    return chain
-
-
-# ---- sealed snapshots ----
-#
-# A snapshot is a cache: a damaged one, or one of another program, other results or another version of the sandbox, is
-# not opened, and the program is replayed. The sandbox itself does not notice a changed bit, so only sealed snapshots
-# reach it.
-
-_MAGIC: Final = b"hfps1\n"
-_MAC: Final = 32
-_PREFIX: Final = len(_MAGIC) + _MAC
-MAX_SNAPSHOT: Final = 16 * 2**20
-"""Largest snapshot, in bytes of the sandbox."""
-
-
-class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """The program and the position of a snapshot."""
-
-    program: str
-    """Digest of the source, its variables and its seed."""
-    sandbox: str
-    """The sandbox and its version."""
-    ordinal: int
-    """The number of the next call."""
-    given: int
-    """Number of results so far."""
-    chain: str
-    """Digest of these results, in order."""
-    waiting: dict[int, contract.HostCall]
-    """Calls without an answer, by the sandbox's own number."""
-    printed: str
-
-
-_decoder: Final = msgspec.msgpack.Decoder(tuple[SnapshotPosition, int, bytes])
-
-
-def seal(key: bytes, place: SnapshotPosition, state: bytes) -> bytes | None:
-    """A snapshot that only the holder of `key` can make; None if it is too large."""
-    if len(state) > MAX_SNAPSHOT:
-        return None
-    body = msgspec.msgpack.encode((place, len(state), zlib.compress(state, 1)))
-    return _MAGIC + _mac(key, body) + body
-
-
-def unseal(key: bytes, snapshot: bytes) -> tuple[SnapshotPosition, bytes] | None:
-    """The contents of a snapshot sealed with `key`, or None."""
-    body = snapshot[_PREFIX:]
-    if not snapshot.startswith(_MAGIC) or not hmac.compare_digest(snapshot[len(_MAGIC) : _PREFIX], _mac(key, body)):
-        return None
-    try:
-        place, size, compressed = _decoder.decode(body)
-        state = zlib.decompressobj().decompress(compressed, MAX_SNAPSHOT)
-    except (msgspec.DecodeError, zlib.error):  # sealed by another release, under the same key
-        return None
-    return (place, state) if len(state) == size else None
-
-
-def snapshot_key(secret: bytes) -> bytes:
-    """The key for snapshots, derived from a secret of the store."""
-    return hmac.digest(secret, b"holdfast:1:program-snapshot", hashlib.sha256)
-
-
-def _mac(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, _MAGIC + body, hashlib.sha256)
 
 
 # ---- encoded answers ----
@@ -362,11 +251,6 @@ _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+
 """The sandbox's error; that of a timed-out tool begins with a name."""
 
 
-def sandbox_version() -> str:
-    """The interpreter and its version: a snapshot fits only this one."""
-    return f"monty {metadata.version(RUNTIME_PACKAGE)}"
-
-
 class WrongGuess(Exception):
     """The program took an answer sent ahead that was not for it. Its steps since then are void."""
 
@@ -393,32 +277,15 @@ class ProgramExecution:
         self._event: protocol.WorkerEvent | None = None
         self._suspended = 0
 
-    async def start(
-        self,
-        worker: Worker,
-        results: Sequence[CallResult],
-        opened: tuple[SnapshotPosition, bytes] | None,
-        *,
-        begun: bool = False,
-    ) -> ProgramStep:
-        """Begin, at the position of a snapshot if it fits; use recorded results at once."""
+    async def start(self, worker: Worker, results: Sequence[CallResult], *, begun: bool = False) -> ProgramStep:
+        """Begin, and use recorded results at once."""
         self._worker = worker
         self._event = None
-        if opened is not None and (opened[0].program, opened[0].sandbox) != (self._plan.digest, sandbox_version()):
-            opened = None
-        await self._configure(replaying=begun or bool(results) or opened is not None)
+        # An earlier start passed the check.
+        unchecked = begun or bool(results)
+        await self._configure(replaying=unchecked)
         try:
-            if opened is not None and self.calls.resume(opened[0], results):
-                self._event = event = await self._request(protocol.load_request(opened[1]))
-                if isinstance(event, protocol.SUSPENDED_EVENTS):
-                    self.printed.add(opened[0].printed.encode())
-                    return await self._drive()
-                if not isinstance(event, protocol.CodeRaised):  # after an exception, the state is unchanged
-                    raise WorkerGone
-                self.calls = CallSequence(self._plan.digest)
             self.calls.give(results)
-            # An earlier start passed the check.
-            unchecked = begun or bool(results)
             begin = partial(protocol.feed_request, self._plan.source, self._plan.variables, unchecked=unchecked)
             self._event = await self._request(await encode_with_value(begin, self._plan.variables))
             return await self._drive()
@@ -432,20 +299,6 @@ class ProgramExecution:
             return await self._drive()
         except WorkerGone as gone:
             return await self._worker_lost(gone)
-
-    async def sealed(self, key: bytes) -> bytes | None:
-        """A sealed snapshot; None if it would be of no use."""
-        shown = self.printed.shown()
-        if not isinstance(self._event, protocol.SUSPENDED_EVENTS) or shown.left_out:
-            return None
-        place = self.calls.position(self._plan.digest, sandbox_version(), shown.text)
-        if place is None:
-            return None
-        try:
-            dumped = await self._request(protocol.DUMP_REQUEST)
-        except WorkerGone:  # the next answer reports it
-            return None
-        return seal(key, place, dumped.state) if isinstance(dumped, protocol.StateDump) else None
 
     async def _configure(self, *, replaying: bool) -> None:
         limits, more = self._plan.limits, _REPLAY_FACTOR if replaying else 1.0
@@ -787,21 +640,18 @@ _DEFAULTS: Final = contract.ProgramLimits()
 
 
 class MontySandbox:
-    """Runs programs in Monty. `key` is a secret of the store: only snapshots sealed with it are opened.
+    """Runs programs in Monty.
 
     Raises `ProgramsUnavailable` if programs can't be confined. Only ``unsafe=True`` runs the worker without bubblewrap;
     even then, the interpreter itself has no access to files, network or other processes.
     """
 
-    def __init__(self, *, key: bytes | None = None, unsafe: bool = False, max_programs: int = MAX_PROGRAMS) -> None:
+    def __init__(self, *, unsafe: bool = False, max_programs: int = MAX_PROGRAMS) -> None:
         if type(unsafe) is not bool:
             raise InvalidArgument("unsafe", unsafe, "True or False")
-        if key is not None and (type(key) is not bytes or len(key) < 16):
-            raise InvalidArgument("key", "(not shown)", "at least 16 bytes")
         self._most = check_int("max_programs", max_programs, least=1)
         require_programs(confined=not unsafe)
         self._confined = not unsafe
-        self._key = snapshot_key(key or secrets.token_bytes(32))
         self._launchers: dict[int, Launcher] = {}
         self._programs: dict[MontyProgram, None] = {}
         """Programs with a worker, in the order of its start."""
@@ -823,15 +673,12 @@ class MontySandbox:
         globals: Mapping[str, Any] | None = None,
         limits: contract.ProgramLimits | None = None,
         seed: str = "",
-        snapshot: bytes | None = None,
     ) -> MontyProgram:
         if self._closed:
             raise ProgramOver("its sandbox was closed")
         bounds = limits or _DEFAULTS
         plan = make_plan(source, tuple(tools), dict(globals or {}), bounds, seed)
-        opened = None if snapshot is None else unseal(self._key, snapshot)
-        start = partial(self._start_worker, memory=bounds.memory)
-        return MontyProgram(plan, opened, self._key, start, self._programs)
+        return MontyProgram(plan, partial(self._start_worker, memory=bounds.memory), self._programs)
 
     async def close(self) -> None:
         self._closed = True
@@ -873,17 +720,10 @@ class MontyProgram:
     """
 
     def __init__(
-        self,
-        plan: ProgramPlan,
-        opened: tuple[SnapshotPosition, bytes] | None,
-        key: bytes,
-        start: Callable[..., Awaitable[Worker]],
-        running: dict[MontyProgram, None],
+        self, plan: ProgramPlan, start: Callable[..., Awaitable[Worker]], running: dict[MontyProgram, None]
     ) -> None:
         self.digest = plan.digest
         self._plan = plan
-        self._opened = opened
-        self._key = key
         self._start = start
         self._all = running
         self._state: Literal["new", "running", "waiting", "parked", "over"] = "new"
@@ -928,7 +768,7 @@ class MontyProgram:
         if self._state != "running":  # closed meanwhile
             await self.close()
             raise ProgramOver("it was closed")
-        return await self._take_step(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
+        return await self._take_step(worker, self._execution.start(worker, tuple(recorded), begun=begun))
 
     async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
         if self._state != "parked":
@@ -966,21 +806,6 @@ class MontyProgram:
         if not isinstance(step, PendingCalls):
             return step
         return PendingCalls(tuple(call for call in step.calls if call.id not in known), step.waiting)
-
-    async def snapshot(self) -> bytes | None:
-        if self._state == "parked":
-            return None
-        self._expect("waiting", "there are snapshots only of a program that waits")
-        self._require_worker()
-        self._state = "running"
-        try:
-            return await self._execution.sealed(self._key)
-        except BaseException:  # a late answer of the worker would pass for the next one
-            await self.close()
-            raise
-        finally:
-            if self._state == "running":
-                self._state = "waiting"
 
     async def close(self) -> None:
         self._state = "over"

@@ -523,12 +523,6 @@ class CodeRejected(msgspec.Struct, gc=False):
     text: str
 
 
-class StateDump(msgspec.Struct, gc=False):
-    """The state of the worker."""
-
-    state: bytes
-
-
 class WorkerReady(msgspec.Struct, gc=False):
     """The worker carried out the request."""
 
@@ -547,11 +541,9 @@ WorkerEvent: TypeAlias = (
     | CodeCompleted
     | CodeRaised
     | CodeRejected
-    | StateDump
     | WorkerReady
     | WorkerFatal
 )
-SUSPENDED_EVENTS: Final = (FunctionCall, SystemCall, NameLookup, AllWaiting)
 
 
 def is_unwanted_answer(event: WorkerEvent) -> bool:
@@ -714,7 +706,6 @@ _READERS: Final[dict[int, Callable[[bytes, int, int, int], WorkerEvent]]] = {
     6 << 3 | LENGTH: _read_completed,
     7 << 3 | LENGTH: _read_raised,
     8 << 3 | LENGTH: lambda data, at, end, _: CodeRejected(_read_content(data, at, end).decode()),
-    9 << 3 | LENGTH: lambda data, at, end, _: StateDump(_read_content(data, at, end)),
     10 << 3 | LENGTH: lambda _data, _at, _end, _: WorkerReady(),
     11 << 3 | LENGTH: lambda data, at, end, _: WorkerFatal(_read_content(data, at, end).decode(errors="replace")),
 }
@@ -808,14 +799,8 @@ def function_request(name: str) -> bytes:
     return frame_message(bytes_field(5, bytes_field(1, function) + number_field(2, 0)))
 
 
-def load_request(state: bytes) -> bytes:
-    """Restore the state of a `StateDump`."""
-    return frame_message(bytes_field(8, bytes_field(1, state)))
-
-
 UNDEFINED_REQUEST: Final = frame_message(bytes_field(5, bytes_field(3, b"")))
 """The unknown name is undefined."""
-DUMP_REQUEST: Final = frame_message(bytes_field(7, b""))
 
 
 def _error_part(kind: str, message: str) -> bytes:

@@ -448,7 +448,6 @@ class OccurCommand(msgspec.Struct, frozen=True, tag_field="t", tag="occur", omit
     """An occurrence; its input key identifies it."""
 
     payload: Any = None
-    by: str = ""
 
 
 TriggerCommand: TypeAlias = DefineCommand | SwitchCommand | RemoveCommand | OccurCommand

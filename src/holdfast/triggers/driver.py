@@ -73,13 +73,7 @@ class PromptTarget:
             session = self._runtime.session(chosen, agent=self.target_name.name)
         if not isinstance(prompt, str):  # a template of a single placeholder gives the value itself
             prompt = canonical(prompt).decode()
-        try:
-            turn = await session.send(prompt, key=key, untrusted=untrusted)
-        except errors.KeyConflict:
-            if not untrusted:
-                raise
-            # A drive of an earlier release sent the same prompt before it was interrupted, without `untrusted`.
-            turn = await session.send(prompt, key=key)
+        turn = await session.send(prompt, key=key, untrusted=untrusted)
         return f"{turn.session}/{turn.id}"
 
 

@@ -106,13 +106,13 @@ class Trigger:
     def __init__(self, triggers: Triggers, name: str, declared: asyncio.Task[int]) -> None:
         self.name = name
         self._triggers = triggers
-        self._on_declared = declared
+        self._declared = declared
 
     def __repr__(self) -> str:
         return f"Trigger({self.name!r})"
 
     def __await__(self) -> Generator[Any, None, Trigger]:
-        yield from asyncio.shield(self._on_declared).__await__()
+        yield from asyncio.shield(self._declared).__await__()
         return self
 
     async def status(self) -> TriggerStatus:

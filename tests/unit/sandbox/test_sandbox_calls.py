@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
-import msgspec
 import pytest
 
 from holdfast.errors.caller import AnswerRefused, ProgramDiverged
-from holdfast.sandbox import monty
 from holdfast.sandbox.contract import CallError, CallResult, CallValue
 from holdfast.sandbox.monty import CallSequence, call_digest, program_digest
-
-if TYPE_CHECKING:
-    from holdfast.sandbox.contract import CallOutcome
-    from holdfast.sandbox.monty import SnapshotPosition
 
 PROGRAM = program_digest("source", {}, "")
 
@@ -181,79 +172,3 @@ def test_a_result_of_another_program_is_refused() -> None:
 def test_a_recorded_result_that_comes_twice_is_refused() -> None:
     with pytest.raises(AnswerRefused, match="given twice"):
         CallSequence(PROGRAM).give([result(0), result(0)])
-
-
-def _place(course: CallSequence) -> SnapshotPosition:
-    place = course.position(PROGRAM, "s", "")
-    assert place is not None
-    return place
-
-
-def _midway() -> SnapshotPosition:
-    course = CallSequence(PROGRAM)
-    called(course, 0, 1)
-    course.give([result(0, "a")])
-    course.next([0, 1])
-    return _place(course)
-
-
-def test_a_course_goes_on_from_its_place() -> None:
-    course = CallSequence(PROGRAM)
-    assert course.resume(_midway(), [result(0, "a"), result(1, "b")])
-    assert course.next([1]) == (1, CallValue("b"))
-    assert called(course, 2) == [f"{PROGRAM[:16]}/2"]
-
-
-def test_calls_that_wait_at_a_place_are_asked_for_again() -> None:
-    course = CallSequence(PROGRAM)
-    course.resume(_midway(), [result(0, "a")])
-    assert [call.id for call in course.ask().calls] == [f"{PROGRAM[:16]}/1"]
-
-
-@pytest.mark.parametrize("results", [[], [result(0, "other")], [result(1, "a")]])
-def test_a_place_with_other_results_is_not_taken(results: list[CallResult]) -> None:
-    assert not CallSequence(PROGRAM).resume(_midway(), results)
-
-
-def test_the_place_is_the_same_however_many_results_came_at_a_time() -> None:
-    one, many = CallSequence(PROGRAM), CallSequence(PROGRAM)
-    for course in (one, many):
-        called(course, 0, 1)
-    one.give([result(0, "a")])
-    one.next([0, 1])
-    _place(one)
-    one.give([result(1, "b")])
-    one.next([1])
-    many.give([result(0, "a"), result(1, "b")])
-    many.next([0, 1])
-    many.next([1])
-    assert _place(one) == _place(many)
-
-
-def test_there_is_no_place_while_a_result_is_unused() -> None:
-    course = CallSequence(PROGRAM)
-    called(course, 0)
-    course.give([result(0, "a")])
-    assert course.position(PROGRAM, "s", "") is None
-
-
-def test_a_place_digests_only_the_results_that_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    digested: list[CallOutcome] = []
-
-    def encode(outcome: CallOutcome) -> bytes:
-        digested.append(outcome)
-        return json.dumps(msgspec.to_builtins(outcome)).encode()
-
-    monkeypatch.setattr(monty, "_encode", encode)
-    course = CallSequence(PROGRAM)
-    called(course, *range(10))
-    for number in range(10):
-        course.give([result(number, number)])
-        course.next([number])
-        _place(course)
-    assert digested == [CallValue(number) for number in range(10)]
-    later = CallSequence(PROGRAM)
-    assert later.resume(_place(course), course.given)
-    digested.clear()
-    assert _place(later) == _place(course)
-    assert digested == []

@@ -44,14 +44,14 @@ def _begun(*said: bytes) -> tuple[ProgramExecution, Worker]:
 
 async def test_one_that_waits_for_a_call_that_it_never_made_is_at_its_end() -> None:
     execution, worker = _begun(WAITS)
-    step = await execution.start(worker, (), None)
+    step = await execution.start(worker, ())
     assert isinstance(step, LimitHit)
     assert step.which == "worker"
 
 
 async def test_one_that_waits_again_for_a_call_that_was_answered_is_at_its_end() -> None:
     execution, worker = _begun(_call(), WAITS, WAITS)
-    asked = await execution.start(worker, (), None)
+    asked = await execution.start(worker, ())
     assert isinstance(asked, PendingCalls)
     step = await execution.answer([CallResult(asked.calls[0].id, CallValue(1))])
     assert isinstance(step, LimitHit)
@@ -59,6 +59,6 @@ async def test_one_that_waits_again_for_a_call_that_was_answered_is_at_its_end()
 
 async def test_the_clock_is_not_asked_with_the_number_of_a_call_that_waits() -> None:
     execution, worker = _begun(_call(), CLOCK)
-    step = await execution.start(worker, (), None)
+    step = await execution.start(worker, ())
     assert isinstance(step, LimitHit)
     assert step.which == "worker"

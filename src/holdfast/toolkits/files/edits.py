@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import stat
-import time
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Final
 
 from holdfast.errors import HoldfastError, UsageError, WorldError
+from holdfast.filelocks import lock_file
 from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text, number_lines
 from holdfast.tools.definition import NotDone
@@ -280,16 +279,6 @@ def _sync(number: int, label: str) -> None:
 
 def _lock_directory(number: int, label: str) -> None:
     """Lock a directory for one writer, also among processes. Closing the directory releases the lock."""
-    until = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            return fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise workspace.FileFailed(label, "somebody else keeps its directory locked; try again") from None
-            time.sleep(0.01)
-        except OSError as error:
-            # Without advisory locks in the file system, the check for changes by others remains.
-            if error.errno not in {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
-                raise
-            return None
+    # Without advisory locks in the file system, the check for changes by others remains.
+    if not lock_file(number, LOCK_SECONDS, optional=True):
+        raise workspace.FileFailed(label, "somebody else keeps its directory locked; try again")

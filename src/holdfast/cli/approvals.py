@@ -41,6 +41,7 @@ from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.runtime import Runtime
 from holdfast.store import Journal, Store
 from holdfast.store.contract import Wait
+from holdfast.store.inbox import RefusedInput
 from holdfast.store.notifications import Notification
 from holdfast.store.waits import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT
@@ -64,11 +65,6 @@ LISTED_LENGTH: Final = 2_000
 def call_text(approval: Approval) -> str:
     """The call as text, with all its arguments."""
     return f"{escape_invisible(approval.tool)} {output.format_json(approval.arguments)}"
-
-
-def is_long(approval: Approval) -> bool:
-    """True if a list shows only the beginning of the call."""
-    return len(call_text(approval)) > LISTED_LENGTH
 
 
 def approval_title(out: Terminal, approval: Approval) -> str:
@@ -270,9 +266,10 @@ def approve(
     asks, whole = not (yes or yes_all), hint(store, "approve", approval.id, "--show")
     if asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CallInvalid(f"this is no terminal, so you can't be asked: look at it with '{whole}', then --yes")
-    if yes and not yes_all and is_long(approval):
+    length = len(call_text(approval))
+    if yes and not yes_all and length > LISTED_LENGTH:
         raise CallInvalid(
-            f"the call has {len(call_text(approval)):,} characters, and lists show {LISTED_LENGTH:,}: look at all of "
+            f"the call has {length:,} characters, and lists show {LISTED_LENGTH:,}: look at all of "
             f"it with '{whole}', then --yes-all; or leave out --yes"
         )
     loaded = _load_agent(approval, agent, recorded) if changes or always else None
@@ -433,31 +430,26 @@ async def inbox(
     for number in unsound:
         stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
         stderr().line(f"  nothing is allowed by it. Remove it with: {hint(shell.store, 'rules', 'rm', str(number))}")
-    shell.print(
-        items,
-        lambda out: (line for item in items for line in _item_lines(out, item, shell.store)),
-        nothing="nothing waits for a person",
-    )
+    nothing = "nothing waits for a person"
+    shell.print_each(items, lambda out, item: _item_lines(out, item, shell.store), nothing=nothing)
 
 
 async def _print_refusals(shell: Shell) -> None:
     async with view_runtime(shell.store) as runtime:
         found = await runtime.refusals(limit=200)
 
-    def lines(out: Terminal) -> Iterator[str]:
-        for refusal in found:
-            head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
-            yield f"{head}, {output.ago(refusal.at)}, number {refusal.nth:,} of this session"
-            yield f"  {one_line(refusal.message, 300)}"
+    def lines(out: Terminal, refusal: RefusedInput) -> Iterator[str]:
+        head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
+        yield f"{head}, {output.ago(refusal.at)}, number {refusal.nth:,} of this session"
+        yield f"  {one_line(refusal.message, 300)}"
 
-    shell.print(found, lines, nothing="no input was refused")
+    shell.print_each(found, lines, nothing="no input was refused")
 
 
 def _approval_item(found: Approval, path: Path) -> InboxItem:
     approve, deny = answer_commands(found, path)
-    what = f"a call of {found.tool}"
-    item = InboxItem("approval", found.session, what, found.asked, approve, tool=found.tool, deadline=found.expires)
-    return msgspec.structs.replace(item, deny=deny, approval=found)
+    item = InboxItem("approval", found.session, f"a call of {found.tool}", found.asked, approve, tool=found.tool)
+    return msgspec.structs.replace(item, deadline=found.expires, deny=deny, approval=found)
 
 
 async def _wait_items(store: Store, path: Path) -> list[InboxItem]:

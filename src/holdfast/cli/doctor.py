@@ -22,9 +22,7 @@ def doctor(
     *,
     store: options.Store = DEFAULT_STORE,
     as_json: Annotated[bool, flag("Print the report as JSON.", "--json")] = False,
-    seconds: Annotated[
-        float, option("N", "Stop after so long; the report names the rest.", "--seconds", min=0)
-    ] = 300.0,
+    seconds: Annotated[float, option("N", "Stop after so long; the report names the rest.", min=0)] = 300.0,
     new_key: Annotated[
         bool,
         flag(

@@ -218,9 +218,7 @@ TurnId: TypeAlias = Annotated[
 AgentName: TypeAlias = Annotated[
     str, argument("AGENT", "file.py:name or package.module:name; without a name where there is only one agent.")
 ]
-Agent: TypeAlias = Annotated[
-    str | None, option("AGENT", "The agent, if not the one that the session was run with.", "--agent")
-]
+Agent: TypeAlias = Annotated[str | None, option("AGENT", "The agent, if not the one that the session was run with.")]
 Yes: TypeAlias = Annotated[
     bool, flag("Load the recorded agent without asking, also if you never loaded it before.", "--yes", "-y")
 ]
@@ -233,9 +231,7 @@ As: TypeAlias = Annotated[
 Json: TypeAlias = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
 Limit: TypeAlias = Annotated[int, option("N", "Print at most this many.", min=1)]
 Reason: TypeAlias = Annotated[str, option("TEXT", "Why; it is recorded.", show_default=False)]
-OlderThan: TypeAlias = Annotated[
-    str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.", "--older-than")
-]
+OlderThan: TypeAlias = Annotated[str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.")]
 DryRun: TypeAlias = Annotated[bool, flag("Only print what would be deleted.", "--dry-run")]
 
 
@@ -259,6 +255,12 @@ class Printer:
             out.line(nothing)
         else:
             out.lines([text] if isinstance(text, str) else text(out))
+
+    def print_each(
+        self, found: Sequence[T], lines_of: Callable[[Terminal, T], Iterable[str]], *, nothing: str = ""
+    ) -> None:
+        """Print a list as JSON, or the lines of each item; print `nothing` if it is empty."""
+        self.print(found, lambda out: (line for one in found for line in lines_of(out, one)), nothing=nothing)
 
     def print_table(self, found: Sequence[T], columns: Columns[T], *, nothing: str) -> None:
         """Print a list as JSON, or as a table with a column for each heading; print `nothing` if it is empty."""

@@ -24,7 +24,7 @@ from holdfast.names import check_choice
 from holdfast.processes.context import process_value
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
-from holdfast.processes.lists import ProcessEvent, ProcessLine, glance_process
+from holdfast.processes.lists import ProcessEvent, ProcessLine, StuckProcess, glance_process
 from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.runtime.open import open as open_runtime
@@ -130,12 +130,11 @@ async def stuck(shell: Shell) -> None:
     async with view_runtime(shell.store) as runtime:
         found = await runtime.processes.stuck()
 
-    def lines(out: Terminal) -> Iterator[str]:
-        for one in found:
-            yield f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}"
-            yield f"  {one.command}"
+    def lines(out: Terminal, one: StuckProcess) -> Iterator[str]:
+        yield f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}"
+        yield f"  {one.command}"
 
-    shell.print(found, lines, nothing="nothing is stuck")
+    shell.print_each(found, lines, nothing="nothing is stuck")
 
 
 # ---- processes: start and work ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import secrets
 import shlex
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -36,19 +36,16 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def view_runtime(path: Path) -> AsyncGenerator[Runtime]:
-    """Open an existing store for reading. Drives and changes nothing."""
+async def view_runtime(path: Path, *, write: bool = False) -> AsyncGenerator[Runtime]:
+    """Open an existing store, for reading or also for writing. Drives nothing."""
     require_store(path)
-    async with view_store(path) as store, Runtime(store, (), drive=False) as runtime:
+    async with (open_store if write else view_store)(path) as store, Runtime(store, (), drive=False) as runtime:
         yield runtime
 
 
-@asynccontextmanager
-async def edit_runtime(path: Path) -> AsyncGenerator[Runtime]:
+def edit_runtime(path: Path) -> AbstractAsyncContextManager[Runtime]:
     """Open an existing store to change something. Nothing is driven."""
-    require_store(path)
-    async with open_store(path) as store, Runtime(store, (), drive=False) as runtime:
-        yield runtime
+    return view_runtime(path, write=True)
 
 
 # ---- ps --------------------------------------------------------------------------------------------------------------
@@ -327,11 +324,7 @@ async def replay(
         checks = [found for found in checks if found.turn == target.turn]
         if not checks:
             raise TurnUnknown(target.id, target.turn)
-    shell.print(
-        checks,
-        lambda out: (line for found in checks for line in _check_lines(out, found)),
-        nothing=f"{target.id} has no turns yet",
-    )
+    shell.print_each(checks, _check_lines, nothing=f"{target.id} has no turns yet")
     return FAILED if any(found.verdict == "divergence" for found in checks) else 0
 
 

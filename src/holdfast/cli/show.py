@@ -17,7 +17,7 @@ from holdfast.cli.output import Terminal, duration, json_text, one_line, printab
 from holdfast.cli.sessions import TurnTarget, approval_of_wait, find_target, view_runtime, wait_description, wait_label
 from holdfast.errors import TurnUnknown
 from holdfast.events import Event
-from holdfast.messages import AssistantMessage, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
+from holdfast.messages import AssistantMessage, Message, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
 from holdfast.policy.approvals import ApprovalAnswer, Approved
 from holdfast.runtime.changes import cursor_tag, events_of
 from holdfast.runtime.runtime import Runtime
@@ -38,9 +38,7 @@ async def show(
     history: Annotated[bool, flag("All messages of the conversation.", "--history")] = False,
     context: Annotated[bool, flag("The messages that the model sees now.", "--context")] = False,
     words: Annotated[str | None, option("WORDS", "Only messages with these words.", "--find")] = None,
-    request: Annotated[
-        int | None, option("N", "The request of the N-th call of the model.", "--request", min=1)
-    ] = None,
+    request: Annotated[int | None, option("N", "The request of the N-th call of the model.", min=1)] = None,
 ) -> None:
     """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
     if sum((raw, history, context, request is not None)) > 1 or (words and (raw or request is not None)):
@@ -484,15 +482,14 @@ async def _show_messages(
     messages = await (session.context() if context else session.history())
     found = [message for message in messages if not words or mentions(message, words)]
 
-    def lines(out: Terminal) -> Iterator[str]:
-        for message in found:
-            yield f"{out.paint(speaker(message), 'bold')}  {message.id}"
-            text, shown = message_text(message), 4_000
-            yield from (f"  | {line}" for line in printable(text[:shown]).splitlines())
-            if len(text) > shown:
-                yield f"  ... {len(text) - shown:,} more characters"
+    def lines(out: Terminal, message: Message) -> Iterator[str]:
+        yield f"{out.paint(speaker(message), 'bold')}  {message.id}"
+        text, shown = message_text(message), 4_000
+        yield from (f"  | {line}" for line in printable(text[:shown]).splitlines())
+        if len(text) > shown:
+            yield f"  ... {len(text) - shown:,} more characters"
 
-    shell.print(found, lines, nothing="nothing was said" if words is None else "nobody said that")
+    shell.print_each(found, lines, nothing="nothing was said" if words is None else "nobody said that")
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------

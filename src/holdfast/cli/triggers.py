@@ -13,7 +13,7 @@ from holdfast.cli.output import Columns, Terminal, ago, one_line, printable, tab
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.clock import wall_time
 from holdfast.triggers.schedules import to_datetime
-from holdfast.triggers.service import TriggerStatus
+from holdfast.triggers.service import PrunedTrigger, TriggerStatus
 
 triggers = CommandGroup(
     cls=options.NamedGroup,
@@ -114,12 +114,11 @@ async def prune(
     async with edit_runtime(shell.store) as runtime:
         found = await runtime.triggers.prune(name, older_than=age, dry_run=dry_run)
 
-    def lines(_: Terminal) -> Iterator[str]:
-        for one in found:
-            counts = f"{one.records:,} records, {one.payloads:,} payloads, {one.alarms:,} alarms"
-            yield printable(f"{one.name}: {one.problem or (('would forget ' if dry_run else 'forgot ') + counts)}")
+    def line(one: PrunedTrigger) -> str:
+        counts = f"{one.records:,} records, {one.payloads:,} payloads, {one.alarms:,} alarms"
+        return printable(f"{one.name}: {one.problem or (('would forget ' if dry_run else 'forgot ') + counts)}")
 
-    shell.print(found, lines, nothing="no triggers")
+    shell.print(found, lambda _: map(line, found), nothing="no triggers")
 
 
 def _table(out: Terminal, found: list[TriggerStatus]) -> list[str]:

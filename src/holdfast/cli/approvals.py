@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from holdfast import clock, errors
 from holdfast.agent import Agent, prepare
 from holdfast.cli import options, output, sessions
 from holdfast.cli.agents import AgentReference, AgentUnavailable, choose_reference, recorded_reference
@@ -27,9 +28,7 @@ from holdfast.cli.notifications import read_notifications
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, Shell, argument, flag, hint, option, parse_json
 from holdfast.cli.output import Terminal, escape_invisible, one_line, printable, stderr, stdout, time_left
 from holdfast.cli.sessions import approval_of_wait, edit_runtime, find_target, open_waits, view_runtime, wait_label
-from holdfast.clock import wall_time
 from holdfast.effects.canonical import canonical
-from holdfast.errors import HoldfastError, InvalidValue, JournalMissing, JournalQuarantined, PolicyInvalid
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN, decide
@@ -65,6 +64,11 @@ LISTED_LENGTH: Final = 2_000
 def call_text(approval: Approval) -> str:
     """The call as text, with all its arguments."""
     return f"{escape_invisible(approval.tool)} {output.format_json(approval.arguments)}"
+
+
+def is_long(approval: Approval) -> bool:
+    """True if a list shows only the beginning of the call."""
+    return len(call_text(approval)) > LISTED_LENGTH
 
 
 def approval_title(out: Terminal, approval: Approval) -> str:
@@ -113,7 +117,7 @@ def rule_text(body: str) -> str:
     """A stored rule in words; its body if it can't be read."""
     try:
         return escape_invisible(parse_stored_rule(body).written)
-    except PolicyInvalid:
+    except errors.PolicyInvalid:
         return f"{escape_invisible(body)} (can't be read, and allows nothing)"
 
 
@@ -164,7 +168,7 @@ class _ApprovalDialog:
         arguments = cast("dict[str, Any]", found)
         try:
             canonical(arguments)
-        except InvalidValue as error:
+        except errors.InvalidValue as error:
             return {}, str(error)
         if self.agent is None:
             return arguments, None
@@ -266,10 +270,9 @@ def approve(
     asks, whole = not (yes or yes_all), hint(store, "approve", approval.id, "--show")
     if asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CallInvalid(f"this is no terminal, so you can't be asked: look at it with '{whole}', then --yes")
-    length = len(call_text(approval))
-    if yes and not yes_all and length > LISTED_LENGTH:
+    if yes and not yes_all and is_long(approval):
         raise CallInvalid(
-            f"the call has {length:,} characters, and lists show {LISTED_LENGTH:,}: look at all of "
+            f"the call has {len(call_text(approval)):,} characters, and lists show {LISTED_LENGTH:,}: look at all of "
             f"it with '{whole}', then --yes-all; or leave out --yes"
         )
     loaded = _load_agent(approval, agent, recorded) if changes or always else None
@@ -430,8 +433,7 @@ async def inbox(
     for number in unsound:
         stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
         stderr().line(f"  nothing is allowed by it. Remove it with: {hint(shell.store, 'rules', 'rm', str(number))}")
-    nothing = "nothing waits for a person"
-    shell.print_each(items, lambda out, item: _item_lines(out, item, shell.store), nothing=nothing)
+    shell.print_each(items, lambda out, item: _item_lines(out, item, shell.store), nothing="nothing waits for a person")
 
 
 async def _print_refusals(shell: Shell) -> None:
@@ -458,10 +460,10 @@ async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
         async for line in sessions.read_journals(store, kind=kind, status="waiting"):
             try:
                 if line.quarantine is not None:
-                    raise JournalQuarantined(line.id, line.quarantine)
+                    raise errors.JournalQuarantined(line.id, line.quarantine)
                 read = _process_waits if is_process_journal(line.id) else _tool_waits
                 items += await read(store, line, path)
-            except HoldfastError as error:  # a damaged journal must not hide the others
+            except errors.HoldfastError as error:  # a damaged journal must not hide the others
                 stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
     return items
 
@@ -524,16 +526,16 @@ def _wait_item(path: Path, line: Journal, wait: Wait, label: str, *answer: str, 
 
 async def _read_open_wait(store: Store, journal: str, name: str) -> Wait | None:
     wait = await store.wait(journal, name)
-    late = wait is not None and wait.deadline is not None and wait.deadline <= wall_time()
+    late = wait is not None and wait.deadline is not None and wait.deadline <= clock.wall_time()
     return None if wait is None or wait.state != "open" or late else wait
 
 
 async def _notification_item(store: Store, found: Notification, path: Path) -> InboxItem:
     try:
         may_retry = (await store.journal(found.journal)).quarantine is None
-    except JournalMissing:
+    except errors.JournalMissing:
         may_retry = False
-    may_retry = may_retry and (found.expires is None or found.expires > wall_time())
+    may_retry = may_retry and (found.expires is None or found.expires > clock.wall_time())
     reason = f": {found.reason}" if found.reason else ""
     what = f"{found.title} was not told{reason}"
     command = hint(path, "notifications", "settle", str(found.id), "queued" if may_retry else "acknowledged")

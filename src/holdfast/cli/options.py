@@ -89,8 +89,7 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
         except Exception as error:  # one line instead of a traceback
             frames = traceback.extract_tb(error.__traceback__)
             place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-            message = f"unexpected {type(error).__name__}: {error}{place}; please report it"
-            raise InvariantBroken(message) from error
+            raise InvariantBroken(f"unexpected {type(error).__name__}: {error}{place}; please report it") from error
         if code:
             raise typer.Exit(code)
 

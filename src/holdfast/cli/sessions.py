@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.cli import options
-from holdfast.cli.agents import choose_reference, recorded_reference
+from holdfast.cli import agents, options
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, Shell, flag, option, require_store
 from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, printable, reason_text, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
@@ -317,8 +316,8 @@ async def replay(
         raise CallInvalid("replay performs nothing and only checks: say so with --check")
     async with view_runtime(shell.store) as runtime:
         target = await find_target(runtime.store, id)
-        recorded = await recorded_reference(shell.store, runtime.store, target.line)
-        loaded = choose_reference(target.id, agent, recorded, yes=yes).load()
+        recorded = await agents.recorded_reference(shell.store, runtime.store, target.line)
+        loaded = agents.choose_reference(target.id, agent, recorded, yes=yes).load()
         checks = await check_turns(runtime.store, target.id, loaded)
     if target.turn is not None:
         checks = [found for found in checks if found.turn == target.turn]
@@ -426,9 +425,8 @@ async def read_journals(
     store: Store, *, kind: JournalKind | None = None, role: str | None = None, status: Status | None = None
 ) -> AsyncIterator[Journal]:
     """The journals of a kind, a role and a status, last changed first."""
-    limit = store.limits.page
     async for line in read_pages(
-        lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=limit)
+        lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=store.limits.page)
     ):
         yield line
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.names import check_int
-from holdfast.toolkits.files import workspace
-from holdfast.toolkits.files.pages import decode_text, escape_line
+from holdfast import errors, names
+from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, AnyTool, Reach, tool
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ class WithheldFile:
 
 def render_files(path: str, name: str, found: Sequence[ProjectFile | WithheldFile]) -> str:
     """The result of the tool: all files from the root down to `path`."""
-    where = escape(escape_line(path))
+    where = escape(pages.escape_line(path))
     if not found:
         return f"There is no {name} from the root of the workspace down to {where}."
     parts = [f"The {name} files from the root of the workspace down to {where}.", _ABOUT]
@@ -54,10 +52,10 @@ def render_files(path: str, name: str, found: Sequence[ProjectFile | WithheldFil
 
 
 def _render(file: ProjectFile | WithheldFile) -> str:
-    path = escape(escape_line(file.path))
+    path = escape(pages.escape_line(file.path))
     if isinstance(file, WithheldFile):
-        return f"({path} is not shown: {escape_line(file.reason)}.)"
-    lines = (f"| {escape_line(line)}" for line in _BREAKS.split(file.text.strip("\r\n")))
+        return f"({path} is not shown: {pages.escape_line(file.reason)}.)"
+    lines = (f"| {pages.escape_line(line)}" for line in _BREAKS.split(file.text.strip("\r\n")))
     return "\n".join([f'<project_file path="{path}">', *lines, "</project_file>"])
 
 
@@ -75,7 +73,7 @@ class ProjectReader:
         try:
             with self.root.file(label.encode(), label) as number:
                 pieces = workspace.read_chunks(number, label, self.limits.file_bytes, "it is not shown here")
-                return ProjectFile(label, "".join(decode_text(pieces, label)))
+                return ProjectFile(label, "".join(pages.decode_text(pieces, label)))
         except workspace.FileMissing:
             return None
         except workspace.WrongKind as error:
@@ -87,7 +85,7 @@ class ProjectReader:
             return WithheldFile(label, "it is not UTF-8 text")
         except workspace.PathRefused as error:
             return WithheldFile(label, error.reason)
-        except HoldfastError:
+        except errors.HoldfastError:
             return WithheldFile(label, "it could not be read")
 
 
@@ -112,7 +110,7 @@ class ProjectLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
+            names.check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
 
 
 _SECONDS: Final = 30.0
@@ -131,7 +129,7 @@ def project(
     """
     bounds = ProjectLimits() if limits is None else limits
     if not isinstance(bounds, ProjectLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("limits", limits, "ProjectLimits")
+        raise errors.InvalidArgument("limits", limits, "ProjectLimits")
     reader = ProjectReader(workspace.Workspace(root, hard_links=hard_links), _file_name(name), bounds)
     reach = Reach(workspaces=(reader.root.path,), hides_store=True)
 
@@ -154,7 +152,7 @@ def project(
 
 
 def _file_name(name: object) -> str:
-    with suppress(HoldfastError):
+    with suppress(errors.HoldfastError):
         if type(name) is str and workspace.parse_file_path(name).parts == (name,):
             return name
-    raise InvalidArgument("name", name, "the name of a file, such as 'AGENTS.md'")
+    raise errors.InvalidArgument("name", name, "the name of a file, such as 'AGENTS.md'")

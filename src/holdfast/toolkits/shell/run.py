@@ -433,8 +433,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
             *policy.TMPFS_FOLDERS,
             *(f"{policy.WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in"),
         )
-        inside = f"/proc/{child.number}/root"
-        child.usage = UsageMonitor(inside, settings, in_memory, memory_bound=group.bounds_memory)
+        child.usage = UsageMonitor(f"/proc/{child.number}/root", settings, in_memory, memory_bound=group.bounds_memory)
         yield child
 
 

@@ -12,7 +12,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from holdfast import __version__, errors
-from holdfast.cli.options import FAILED, INTERRUPTED, USAGE, CommandGroup
+from holdfast.cli.options import FAILED, INTERRUPTED, USAGE, CommandGroup, flag, option
 
 COMMANDS: Final = {
     "run": ("run", "Ask an agent, and print its answer."),
@@ -88,21 +88,15 @@ app = CommandGroup(
     name="holdfast", cls=RootGroup, no_args_is_help=True, invoke_without_command=True, pretty_exceptions_enable=False
 )
 
+_PROFILE: Final = "The profile that gives defaults to options; 'holdfast profiles' lists them."
+
 
 @app.callback()
 def holdfast(
     context: typer.Context,
     *,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            envvar="HOLDFAST_PROFILE",
-            metavar="NAME",
-            help="The profile that gives defaults to options; 'holdfast profiles' lists them.",
-        ),
-    ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    profile: Annotated[str | None, option("NAME", _PROFILE, envvar="HOLDFAST_PROFILE")] = None,
+    version: Annotated[bool, flag("Show the version and exit.", "--version", is_eager=True)] = False,
 ) -> None:
     """A runtime for agents that can't lose their place.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -13,6 +13,8 @@ from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.sqlite.health import StoreHealth, examine
 from holdfast.store.sqlite.key import renew_key
 
+_NEW_KEY: Final = "Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped."
+
 
 def doctor(
     path: Annotated[Path | None, options.argument("[STORE]", "The store file, if not the one of --store.")] = None,
@@ -20,12 +22,7 @@ def doctor(
     store: options.Store = options.DEFAULT_STORE,
     as_json: Annotated[bool, options.flag("Print the report as JSON.", "--json")] = False,
     seconds: Annotated[float, options.option("N", "Stop after so long; the report names the rest.", min=0)] = 300.0,
-    new_key: Annotated[
-        bool,
-        options.flag(
-            "Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped.", "--new-key"
-        ),
-    ] = False,
+    new_key: Annotated[bool, options.flag(_NEW_KEY, "--new-key")] = False,
 ) -> int:
     """Examine a store: versions, counts, leases, quarantined journals, spending, every checksum.
 

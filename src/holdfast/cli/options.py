@@ -198,15 +198,11 @@ class Format(StrEnum):
     events = "events"
 
 
-Output: TypeAlias = Annotated[
-    Format,
-    flag(
-        "text: the answer (as it comes, on a terminal); json: the outcome as one object; "
-        "events: one JSON object to a line, as they come.",
-        "--output",
-        "-o",
-    ),
-]
+_FORMATS: Final = (
+    "text: the answer (as it comes, on a terminal); json: the outcome as one object; "
+    "events: one JSON object to a line, as they come."
+)
+Output: TypeAlias = Annotated[Format, flag(_FORMATS, "--output", "-o")]
 Store: TypeAlias = Annotated[
     Path, option("PATH", "The store file.", "--store", "-s", envvar=STORE_VARIABLE, callback=check_default)
 ]

@@ -96,17 +96,16 @@ def _plain(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
+_CHANGES: Final = (
+    "store, agent, model, output, deadline, price.PROVIDER:MODEL=INPUT,OUTPUT, "
+    "secret.VARIABLE=env:NAME or keyring:SERVICE/NAME; FIELD= removes it."
+)
+
+
 @profiles.command("set")
 def change(
     name: NameArgument,
-    changes: Annotated[
-        list[str],
-        options.argument(
-            "FIELD=VALUE...",
-            "store, agent, model, output, deadline, price.PROVIDER:MODEL=INPUT,OUTPUT, "
-            "secret.VARIABLE=env:NAME or keyring:SERVICE/NAME; FIELD= removes it.",
-        ),
-    ],
+    changes: Annotated[list[str], options.argument("FIELD=VALUE...", _CHANGES)],
 ) -> None:
     """Make a profile, or change fields of one; the others stay.
 

@@ -43,16 +43,12 @@ DetachOption: TypeAlias = Annotated[bool, flag("Return at once; another process 
 
 # ---- run -------------------------------------------------------------------------------------------------------------
 
+_PROMPT: Final = "The prompt; '-' reads it from standard input. It alone is enough with the agent of a profile."
+
 
 async def run(
     agent: options.AgentName,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            help="The prompt; '-' reads it from standard input. It alone is enough with the agent of a profile.",
-            show_default=False,
-        ),
-    ] = None,
+    prompt: Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)] = None,
     *,
     session: options.Session = None,
     as_id: options.As = None,

@@ -189,19 +189,12 @@ def _disk_usage(folder: str) -> FolderSize | None:
 
 _KILLER_SCRIPT: Final = """
 while read -r sign group; do
-  if [ "$sign" = + ]; then
-    groups="$groups $group"
-  else
-    rest=
-    for each in $groups; do
-      [ "$each" = "$group" ] || rest="$rest $each"
-    done
-    groups=$rest
-  fi
+  if [ "$sign" = + ]; then groups="$groups $group"; continue; fi
+  rest=
+  for each in $groups; do [ "$each" = "$group" ] || rest="$rest $each"; done
+  groups=$rest
 done
-for each in $groups; do
-  kill -s KILL -- "-$each"
-done
+for each in $groups; do kill -s KILL -- "-$each"; done
 """
 # It is not a child of this process, so code that waits for all children does not see it.
 _DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
@@ -47,12 +47,8 @@ from holdfast.toolkits.agents import SUB_AGENT_WAIT
 from holdfast.tools.definition import Complaint
 from holdfast.turns import keys
 
-ApprovalArgument: TypeAlias = Annotated[
-    str, argument("ID", "An approval of 'holdfast inbox'; the beginning of its id is enough.")
-]
-ByOption: TypeAlias = Annotated[
-    str | None, option("NAME", "Who answers, if not the user who is logged in.", "--by", show_default=False)
-]
+ApprovalArgument = Annotated[str, argument("ID", "An approval of 'holdfast inbox'; the beginning of its id is enough.")]
+ByOption = Annotated[str | None, option("NAME", "Who answers, if not the user who is logged in.", show_default=False)]
 
 
 # ---- printing an approval --------------------------------------------------------------------------------------------

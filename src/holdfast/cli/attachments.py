@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeAlias
+from typing import Annotated, BinaryIO
 
 from holdfast.cli import options, output, sessions
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
@@ -18,9 +18,7 @@ from holdfast.messages import Attachment
 attachments = CommandGroup(
     no_args_is_help=True, help="Files that are sent to agents. The store keeps their bytes once, under their digest."
 )
-ReaderOption: TypeAlias = Annotated[
-    str | None, option("ID", "The whole id of the session that may read it.", "--session", "-S")
-]
+ReaderOption = Annotated[str | None, option("ID", "The whole id of the session that may read it.", "--session", "-S")]
 
 
 @attachments.command()

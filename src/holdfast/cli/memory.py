@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, TypeAlias
+from typing import Annotated, BinaryIO, Final
 
 import msgspec
 import typer
@@ -32,12 +32,10 @@ memory = CommandGroup(
     no_args_is_help=True,
     help="Read and change the memory of agents. Edits of the files beside the store are taken in first.",
 )
-ScopeArgument: TypeAlias = Annotated[str, argument("SCOPE", "Whose memory, as 'holdfast memory ls' lists it.")]
-SomeScopeArgument: TypeAlias = Annotated[str | None, argument("[SCOPE]", "Whose memory; all without one.")]
-KeyArgument: TypeAlias = Annotated[str, argument("KEY", "Which entry.")]
-ExpectOption: TypeAlias = Annotated[
-    int | None, option("VERSION", "Only if this is its version; 0: only if there is none.", "--expect", min=0)
-]
+ScopeArgument = Annotated[str, argument("SCOPE", "Whose memory, as 'holdfast memory ls' lists it.")]
+SomeScopeArgument = Annotated[str | None, argument("[SCOPE]", "Whose memory; all without one.")]
+KeyArgument = Annotated[str, argument("KEY", "Which entry.")]
+ExpectOption = Annotated[int | None, option("VERSION", "Only if this is its version; 0: only if there is none.", min=0)]
 _AUTHOR: Final = "cli"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -100,7 +100,7 @@ _ERRORS: Final = {"stream": "not_streamed", "usage": "usage_missing", "tool call
 """The error of a report whose check failed without an error of the model."""
 
 
-CheckState: TypeAlias = Literal["ok", "failed", "skipped"]
+CheckState = Literal["ok", "failed", "skipped"]
 
 
 class ModelCheck(msgspec.Struct, frozen=True):

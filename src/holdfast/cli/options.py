@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -202,32 +202,30 @@ _FORMATS: Final = (
     "text: the answer (as it comes, on a terminal); json: the outcome as one object; "
     "events: one JSON object to a line, as they come."
 )
-Output: TypeAlias = Annotated[Format, flag(_FORMATS, "--output", "-o")]
-Store: TypeAlias = Annotated[
+Output = Annotated[Format, flag(_FORMATS, "--output", "-o")]
+Store = Annotated[
     Path, option("PATH", "The store file.", "--store", "-s", envvar=STORE_VARIABLE, callback=check_default)
 ]
-SessionId: TypeAlias = Annotated[str, argument("ID", "A session; the beginning of its id is enough.")]
-TurnId: TypeAlias = Annotated[
+SessionId = Annotated[str, argument("ID", "A session; the beginning of its id is enough.")]
+TurnId = Annotated[
     str, argument("ID[/TURN]", "A session, or one of its turns such as 9f3a/t2; the beginning of the id is enough.")
 ]
-AgentName: TypeAlias = Annotated[
+AgentName = Annotated[
     str, argument("AGENT", "file.py:name or package.module:name; without a name where there is only one agent.")
 ]
-Agent: TypeAlias = Annotated[str | None, option("AGENT", "The agent, if not the one that the session was run with.")]
-Yes: TypeAlias = Annotated[
+Agent = Annotated[str | None, option("AGENT", "The agent, if not the one that the session was run with.")]
+Yes = Annotated[
     bool, flag("Load the recorded agent without asking, also if you never loaded it before.", "--yes", "-y")
 ]
-Session: TypeAlias = Annotated[
+Session = Annotated[
     str | None, option("ID", "Continue this session; the beginning of its id is enough.", "--session", "-S")
 ]
-As: TypeAlias = Annotated[
-    str | None, option("ID", "The exact id of the session, which is made if there is none.", "--as")
-]
-Json: TypeAlias = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
-Limit: TypeAlias = Annotated[int, option("N", "Print at most this many.", min=1)]
-Reason: TypeAlias = Annotated[str, option("TEXT", "Why; it is recorded.", show_default=False)]
-OlderThan: TypeAlias = Annotated[str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.")]
-DryRun: TypeAlias = Annotated[bool, flag("Only print what would be deleted.", "--dry-run")]
+As = Annotated[str | None, option("ID", "The exact id of the session, which is made if there is none.", "--as")]
+Json = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
+Limit = Annotated[int, option("N", "Print at most this many.", min=1)]
+Reason = Annotated[str, option("TEXT", "Why; it is recorded.", show_default=False)]
+OlderThan = Annotated[str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.")]
+DryRun = Annotated[bool, flag("Only print what would be deleted.", "--dry-run")]
 
 
 @dataclass(frozen=True, kw_only=True)

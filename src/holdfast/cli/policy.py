@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
@@ -22,9 +22,7 @@ DENIED: Final = 6
 _STYLES: Final[dict[str, output.Style]] = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 policy = CommandGroup(no_args_is_help=True, help="Show what an agent may do, and try a call without making it.")
-PolicyOption: TypeAlias = Annotated[
-    Path | None, option("PATH", "This policy file, instead of the agent's policy.", "--policy")
-]
+PolicyOption = Annotated[Path | None, option("PATH", "This policy file, instead of the agent's policy.", "--policy")]
 
 
 # ---- policy check ----------------------------------------------------------------------------------------------------
@@ -162,7 +160,7 @@ def _listing_lines(out: output.Terminal, listing: PolicyListing) -> list[str]:
 
 _PAGE: Final = 200
 rules = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[AGENT | rm NUMBER]")
-AllOption: TypeAlias = Annotated[bool, flag("Also those that were removed.", "--all", "-a")]
+AllOption = Annotated[bool, flag("Also those that were removed.", "--all", "-a")]
 
 
 @rules.listing()

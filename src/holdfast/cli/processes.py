@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args
+from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
 import msgspec
 
@@ -35,9 +35,9 @@ _UNDER_WAY: Final = frozenset(("running", "waiting"))
 T = TypeVar("T")
 
 processes = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | COMMAND ...]")
-ProcessArgument: TypeAlias = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
-ValueArgument: TypeAlias = Annotated[str, argument("JSON", "A JSON value.")]
-FunctionOption: TypeAlias = Annotated[str | None, option("NAME", "Only those of this function.")]
+ProcessArgument = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
+ValueArgument = Annotated[str, argument("JSON", "A JSON value.")]
+FunctionOption = Annotated[str | None, option("NAME", "Only those of this function.")]
 
 
 # ---- processes: list and show ----------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ async def find_process(store: Store, given: str) -> str:
 # ---- tasks: the processes that are background calls ------------------------------------------------------------------
 
 tasks = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | cancel ID]")
-TaskArgument: TypeAlias = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
+TaskArgument = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
 
 
 class TaskLine(msgspec.Struct, frozen=True):

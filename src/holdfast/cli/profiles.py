@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from holdfast.models.prices import Price
 
-NameArgument: TypeAlias = Annotated[str, options.argument("NAME", "The profile.")]
-SomeNameArgument: TypeAlias = Annotated[str | None, options.argument("NAME", "The profile.")]
+NameArgument = Annotated[str, options.argument("NAME", "The profile.")]
+SomeNameArgument = Annotated[str | None, options.argument("NAME", "The profile.")]
 profiles = options.CommandGroup()
 
 
@@ -103,10 +103,7 @@ _CHANGES: Final = (
 
 
 @profiles.command("set")
-def change(
-    name: NameArgument,
-    changes: Annotated[list[str], options.argument("FIELD=VALUE...", _CHANGES)],
-) -> None:
+def change(name: NameArgument, changes: Annotated[list[str], options.argument("FIELD=VALUE...", _CHANGES)]) -> None:
     """Make a profile, or change fields of one; the others stay.
 
     Keys are refused: a profile refers to secrets, and never holds one.

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -38,7 +38,7 @@ from holdfast.store import Store, open_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, decode_input
 
-DetachOption: TypeAlias = Annotated[bool, flag("Return at once; another process does the work.", "--detach", "-d")]
+DetachOption = Annotated[bool, flag("Return at once; another process does the work.", "--detach", "-d")]
 
 
 # ---- run -------------------------------------------------------------------------------------------------------------

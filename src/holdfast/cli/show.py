@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -84,9 +84,7 @@ async def _show_timeline(shell: options.Shell, runtime: Runtime, target: session
     shell.print({"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns}, lines)
 
 
-StepKind: TypeAlias = Literal[
-    "input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"
-]
+StepKind = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"]
 _answers: Final = msgspec.json.Decoder(ApprovalAnswer)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 
@@ -17,8 +17,8 @@ triggers = CommandGroup(
     cls=options.NamedGroup,
     subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME | remove NAME | prune [NAME]]",
 )
-NameArgument: TypeAlias = Annotated[str, argument("NAME", "A trigger.")]
-ByOption: TypeAlias = Annotated[str, option("WHO", "Your name; it is recorded.", "--by", show_default=False)]
+NameArgument = Annotated[str, argument("NAME", "A trigger.")]
+ByOption = Annotated[str, option("WHO", "Your name; it is recorded.", "--by", show_default=False)]
 
 
 @triggers.listing()

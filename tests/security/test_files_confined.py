@@ -20,6 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,17 +39,11 @@ from holdfast.toolkits.files import (
     SearchStopped,
     WrongKind,
     files,
-    reading_tools,
-    writing_tools,
 )
-from holdfast.toolkits.files.edits import FileWriter
 from holdfast.toolkits.files.search import MatcherStopped, RegexMatcher
 from holdfast.toolkits.files.workspace import (
-    SKIPPED,
     Opener,
-    Workspace,
     choose_opener,
-    make_protection,
     open_by_kernel,
     open_by_walk,
 )
@@ -103,9 +98,8 @@ def inside(tmp_path: Path, outside: Path) -> Path:
 
 
 def _hands(inside: Path, opener: Opener, limits: FileLimits | None = None) -> Hands:
-    workspace, bounds = Workspace(inside, opener=opener), limits or FileLimits(seconds=2)
-    writer = FileWriter(workspace, make_protection(), bounds)
-    return Hands((*reading_tools(workspace, bounds, SKIPPED), *writing_tools(writer)))
+    with patch("holdfast.toolkits.files.workspace.choose_opener", return_value=opener):
+        return Hands(files(inside, limits=limits or FileLimits(seconds=2)))
 
 
 @pytest.fixture(params=OPENERS)

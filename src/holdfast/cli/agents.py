@@ -271,11 +271,10 @@ def _check_owner(path: Path, handle: int) -> None:
 
 def _add(path: Path, entry: AgentReference) -> None:
     """Append an entry durably, unless it is the newest of its session or, without a session, already present."""
-    key = entry.session or entry
     with _lock(path) as handle:
         data = os.pread(handle, 2 * _MOST_BYTES, 0)
         newest = {found.session or found: found for found in _parse_entries(data)}
-        if newest.pop(key, None) == entry:
+        if newest.pop(entry.session or entry, None) == entry:
             return
         line = b"\n" if data and not data.endswith(b"\n") else b""
         line += msgspec.json.encode(entry) + b"\n"

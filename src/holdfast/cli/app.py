@@ -11,9 +11,8 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from holdfast import __version__
-from holdfast.cli.options import FAILED, INTERRUPTED, USAGE, CommandGroup
-from holdfast.errors import HoldfastError, UsageError
+from holdfast import __version__, errors
+from holdfast.cli.options import FAILED, INTERRUPTED, USAGE, CommandGroup, flag, option
 
 COMMANDS: Final = {
     "run": ("run", "Ask an agent, and print its answer."),
@@ -57,8 +56,7 @@ class RootGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # typer does not export the types
         if cmd_name in COMMANDS and self.commands[cmd_name] is None:
-            module = import_module(f"holdfast.cli.{COMMANDS[cmd_name][0]}")
-            declared = getattr(module, cmd_name)
+            declared = getattr(import_module(f"holdfast.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
             if not isinstance(declared, CommandGroup):
                 group = CommandGroup()
                 group.command(cmd_name)(declared)
@@ -79,36 +77,26 @@ class RootGroup(TyperGroup):
             # The reader of our output is gone: flushing the rest of it at exit must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(FAILED) from None
-        except (HoldfastError, OSError) as error:
+        except (errors.HoldfastError, OSError) as error:
             from holdfast.cli.output import printable, stderr  # not for `--help`
 
             stderr().line(f"holdfast: {printable(' '.join(str(error).split()))}")
-            raise typer.Exit(USAGE if isinstance(error, UsageError) else FAILED) from error
+            raise typer.Exit(USAGE if isinstance(error, errors.UsageError) else FAILED) from error
 
 
 app = CommandGroup(
-    name="holdfast",
-    cls=RootGroup,
-    no_args_is_help=True,
-    invoke_without_command=True,
-    pretty_exceptions_enable=False,
+    name="holdfast", cls=RootGroup, no_args_is_help=True, invoke_without_command=True, pretty_exceptions_enable=False
 )
+
+_PROFILE: Final = "The profile that gives defaults to options; 'holdfast profiles' lists them."
 
 
 @app.callback()
 def holdfast(
     context: typer.Context,
     *,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            "--profile",
-            envvar="HOLDFAST_PROFILE",
-            metavar="NAME",
-            help="The profile that gives defaults to options; 'holdfast profiles' lists them.",
-        ),
-    ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    profile: Annotated[str | None, option("NAME", _PROFILE, envvar="HOLDFAST_PROFILE")] = None,
+    version: Annotated[bool, flag("Show the version and exit.", "--version", is_eager=True)] = False,
 ) -> None:
     """A runtime for agents that can't lose their place.
 

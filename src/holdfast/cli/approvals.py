@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 
+from holdfast import clock, errors
 from holdfast.agent import Agent, prepare
 from holdfast.cli import options, output, sessions
 from holdfast.cli.agents import AgentReference, AgentUnavailable, choose_reference, recorded_reference
@@ -27,9 +28,7 @@ from holdfast.cli.notifications import read_notifications
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, Shell, argument, flag, hint, option, parse_json
 from holdfast.cli.output import Terminal, escape_invisible, one_line, printable, stderr, stdout, time_left
 from holdfast.cli.sessions import approval_of_wait, edit_runtime, find_target, open_waits, view_runtime, wait_label
-from holdfast.clock import wall_time
 from holdfast.effects.canonical import canonical
-from holdfast.errors import HoldfastError, InvalidValue, JournalMissing, JournalQuarantined, PolicyInvalid
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN, decide
@@ -41,18 +40,15 @@ from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.runtime import Runtime
 from holdfast.store import Journal, Store
 from holdfast.store.contract import Wait
+from holdfast.store.inbox import RefusedInput
 from holdfast.store.notifications import Notification
 from holdfast.store.waits import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT
 from holdfast.tools.definition import Complaint
 from holdfast.turns import keys
 
-ApprovalArgument: TypeAlias = Annotated[
-    str, argument("ID", "An approval of 'holdfast inbox'; the beginning of its id is enough.")
-]
-ByOption: TypeAlias = Annotated[
-    str | None, option("NAME", "Who answers, if not the user who is logged in.", "--by", show_default=False)
-]
+ApprovalArgument = Annotated[str, argument("ID", "An approval of 'holdfast inbox'; the beginning of its id is enough.")]
+ByOption = Annotated[str | None, option("NAME", "Who answers, if not the user who is logged in.", show_default=False)]
 
 
 # ---- printing an approval --------------------------------------------------------------------------------------------
@@ -117,7 +113,7 @@ def rule_text(body: str) -> str:
     """A stored rule in words; its body if it can't be read."""
     try:
         return escape_invisible(parse_stored_rule(body).written)
-    except PolicyInvalid:
+    except errors.PolicyInvalid:
         return f"{escape_invisible(body)} (can't be read, and allows nothing)"
 
 
@@ -168,7 +164,7 @@ class _ApprovalDialog:
         arguments = cast("dict[str, Any]", found)
         try:
             canonical(arguments)
-        except InvalidValue as error:
+        except errors.InvalidValue as error:
             return {}, str(error)
         if self.agent is None:
             return arguments, None
@@ -433,31 +429,25 @@ async def inbox(
     for number in unsound:
         stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
         stderr().line(f"  nothing is allowed by it. Remove it with: {hint(shell.store, 'rules', 'rm', str(number))}")
-    shell.print(
-        items,
-        lambda out: (line for item in items for line in _item_lines(out, item, shell.store)),
-        nothing="nothing waits for a person",
-    )
+    shell.print_each(items, lambda out, item: _item_lines(out, item, shell.store), nothing="nothing waits for a person")
 
 
 async def _print_refusals(shell: Shell) -> None:
     async with view_runtime(shell.store) as runtime:
         found = await runtime.refusals(limit=200)
 
-    def lines(out: Terminal) -> Iterator[str]:
-        for refusal in found:
-            head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
-            yield f"{head}, {output.ago(refusal.at)}, number {refusal.nth:,} of this session"
-            yield f"  {one_line(refusal.message, 300)}"
+    def lines(out: Terminal, refusal: RefusedInput) -> Iterator[str]:
+        head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
+        yield f"{head}, {output.ago(refusal.at)}, number {refusal.nth:,} of this session"
+        yield f"  {one_line(refusal.message, 300)}"
 
-    shell.print(found, lines, nothing="no input was refused")
+    shell.print_each(found, lines, nothing="no input was refused")
 
 
 def _approval_item(found: Approval, path: Path) -> InboxItem:
     approve, deny = answer_commands(found, path)
-    what = f"a call of {found.tool}"
-    item = InboxItem("approval", found.session, what, found.asked, approve, tool=found.tool, deadline=found.expires)
-    return msgspec.structs.replace(item, deny=deny, approval=found)
+    item = InboxItem("approval", found.session, f"a call of {found.tool}", found.asked, approve, tool=found.tool)
+    return msgspec.structs.replace(item, deadline=found.expires, deny=deny, approval=found)
 
 
 async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
@@ -466,10 +456,10 @@ async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
         async for line in sessions.read_journals(store, kind=kind, status="waiting"):
             try:
                 if line.quarantine is not None:
-                    raise JournalQuarantined(line.id, line.quarantine)
+                    raise errors.JournalQuarantined(line.id, line.quarantine)
                 read = _process_waits if is_process_journal(line.id) else _tool_waits
                 items += await read(store, line, path)
-            except HoldfastError as error:  # a damaged journal must not hide the others
+            except errors.HoldfastError as error:  # a damaged journal must not hide the others
                 stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
     return items
 
@@ -532,16 +522,16 @@ def _wait_item(path: Path, line: Journal, wait: Wait, label: str, *answer: str, 
 
 async def _read_open_wait(store: Store, journal: str, name: str) -> Wait | None:
     wait = await store.wait(journal, name)
-    late = wait is not None and wait.deadline is not None and wait.deadline <= wall_time()
+    late = wait is not None and wait.deadline is not None and wait.deadline <= clock.wall_time()
     return None if wait is None or wait.state != "open" or late else wait
 
 
 async def _notification_item(store: Store, found: Notification, path: Path) -> InboxItem:
     try:
         may_retry = (await store.journal(found.journal)).quarantine is None
-    except JournalMissing:
+    except errors.JournalMissing:
         may_retry = False
-    may_retry = may_retry and (found.expires is None or found.expires > wall_time())
+    may_retry = may_retry and (found.expires is None or found.expires > clock.wall_time())
     reason = f": {found.reason}" if found.reason else ""
     what = f"{found.title} was not told{reason}"
     command = hint(path, "notifications", "settle", str(found.id), "queued" if may_retry else "acknowledged")

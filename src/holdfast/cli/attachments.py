@@ -9,20 +9,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeAlias
+from typing import Annotated, BinaryIO
 
-from holdfast.cli import options
+from holdfast.cli import options, output, sessions
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
-from holdfast.cli.output import one_line
-from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.messages import Attachment
 
 attachments = CommandGroup(
     no_args_is_help=True, help="Files that are sent to agents. The store keeps their bytes once, under their digest."
 )
-ReaderOption: TypeAlias = Annotated[
-    str | None, option("ID", "The whole id of the session that may read it.", "--session", "-S")
-]
+ReaderOption = Annotated[str | None, option("ID", "The whole id of the session that may read it.", "--session", "-S")]
 
 
 @attachments.command()
@@ -40,7 +36,7 @@ async def put(
 
     Without --session, any session may be sent it, and 'collect' deletes it if none was.
     """
-    async with edit_runtime(shell.store) as runtime:
+    async with sessions.edit_runtime(shell.store) as runtime:
         found = await runtime.attachments.put(file, media_type=media_type, name=name, session=session)
     shell.print(_fields(found), found.digest)
 
@@ -51,14 +47,15 @@ async def ls(
     session: Annotated[str | None, argument("[SESSION]", "A session; without one, unsent attachments.")] = None,
 ) -> None:
     """List the attachments of a session, or those that were not sent to any session yet."""
-    async with view_runtime(shell.store) as runtime:
+    async with sessions.view_runtime(shell.store) as runtime:
         found = await runtime.attachments.of(session)
-    lines = [
-        f"{one.digest}  {one.size:>12,}  {one_line(one.media_type, 40)}  {one_line(one.name or '', 80)}".rstrip()
-        for one in found
-    ]
-    nothing = "no attachments" if session is None else f"no attachments of {one_line(session, 60)}"
-    shell.print([_fields(one) for one in found], lambda _: lines, nothing=nothing)
+
+    def line(one: Attachment) -> str:
+        text = f"{one.digest}  {one.size:>12,}  {output.one_line(one.media_type, 40)}"
+        return f"{text}  {output.one_line(one.name or '', 80)}".rstrip()
+
+    nothing = "no attachments" if session is None else f"no attachments of {output.one_line(session, 60)}"
+    shell.print([_fields(one) for one in found], lambda _: map(line, found), nothing=nothing)
 
 
 @attachments.command()
@@ -72,7 +69,7 @@ async def get(
     """Write the bytes of an attachment; with --session, only if that session may read it."""
     if out is None and sys.stdout.isatty():
         raise CallInvalid("a terminal shows no bytes; give --out FILE, or send the output somewhere")
-    async with view_runtime(store) as runtime:
+    async with sessions.view_runtime(store) as runtime:
         parts = runtime.attachments.stream(digest, session=session)
         first = await anext(parts)  # an unknown digest must not leave an empty file
         with _open_target(out) as file:
@@ -120,12 +117,11 @@ async def collect(
     """
     if not 0 <= hours <= 1_000_000:
         raise CallInvalid("--older-than wants hours from 0 to 1,000,000")
-    async with edit_runtime(shell.store) as runtime:
+    async with sessions.edit_runtime(shell.store) as runtime:
         done = await runtime.attachments.collect(
             older_than=timedelta(hours=hours), dry_run=dry_run, without_roots=without_roots
         )
-    text = f"{'would delete' if dry_run else 'deleted'} {done.blobs:,} ({done.bytes:,} bytes)"
-    shell.print(done, text)
+    shell.print(done, f"{'would delete' if dry_run else 'deleted'} {done.blobs:,} ({done.bytes:,} bytes)")
 
 
 def _fields(found: Attachment) -> dict[str, object]:

@@ -3,58 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, FAILED, Printer, argument, flag, option, require_store
-from holdfast.cli.output import ProgressLine, printable, stderr, stdout
-from holdfast.clock import wall_time
-from holdfast.errors import HoldfastError
+from holdfast import clock, errors
+from holdfast.cli import options, output
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.sqlite.health import StoreHealth, examine
 from holdfast.store.sqlite.key import renew_key
 
+_NEW_KEY: Final = "Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped."
+
 
 def doctor(
-    path: Annotated[Path | None, argument("[STORE]", "The store file, if not the one of --store.")] = None,
+    path: Annotated[Path | None, options.argument("[STORE]", "The store file, if not the one of --store.")] = None,
     *,
-    store: options.Store = DEFAULT_STORE,
-    as_json: Annotated[bool, flag("Print the report as JSON.", "--json")] = False,
-    seconds: Annotated[
-        float, option("N", "Stop after so long; the report names the rest.", "--seconds", min=0)
-    ] = 300.0,
-    new_key: Annotated[
-        bool,
-        flag(
-            "Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped.", "--new-key"
-        ),
-    ] = False,
+    store: options.Store = options.DEFAULT_STORE,
+    as_json: Annotated[bool, options.flag("Print the report as JSON.", "--json")] = False,
+    seconds: Annotated[float, options.option("N", "Stop after so long; the report names the rest.", min=0)] = 300.0,
+    new_key: Annotated[bool, options.flag(_NEW_KEY, "--new-key")] = False,
 ) -> int:
     """Examine a store: versions, counts, leases, quarantined journals, spending, every checksum.
 
     Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
     """
     if path is None:
-        require_store(store)
+        options.require_store(store)
         path = store
     if new_key:
-        renew_key(path, wall_time())
+        renew_key(path, clock.wall_time())
         typer.echo(f"{path} has a new key; rules and answers that were not used yet are dropped, tokens are void")
-    out, progress = stdout(), ProgressLine("checking journal {:,} of {:,}")
+    out, progress = output.stdout(), output.ProgressLine("checking journal {:,} of {:,}")
     try:
         health = examine(path, progress.show, spend_of_record, seconds=seconds)
-    except HoldfastError as error:
+    except errors.HoldfastError as error:
         progress.clear()
         if as_json:
             out.json({"path": str(path), "healthy": False, "problems": [str(error)]})
         else:
-            stderr().line(f"doctor: {printable(str(error))}")
-        return FAILED
+            output.stderr().line(f"doctor: {output.printable(str(error))}")
+        return options.FAILED
     progress.clear()
-    Printer(as_json=as_json).print(health, lambda _: map(printable, _lines(health)))
-    return 0 if health.healthy else FAILED
+    options.Printer(as_json=as_json).print(health, lambda _: map(output.printable, _lines(health)))
+    return 0 if health.healthy else options.FAILED
 
 
 def _lines(health: StoreHealth) -> list[str]:
@@ -91,7 +83,7 @@ def _count_kinds(counts: dict[str, int]) -> str:
 def _due(at: int | None) -> str:
     if at is None:
         return ""
-    seconds = (at - wall_time()) / 1000
+    seconds = (at - clock.wall_time()) / 1000
     return f", next due in {seconds:,.0f} s" if seconds > 0 else f", one is overdue by {-seconds:,.0f} s"
 
 

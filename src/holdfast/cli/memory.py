@@ -13,19 +13,18 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, TypeAlias
+from typing import Annotated, BinaryIO, Final
 
 import msgspec
 import typer
 
+from holdfast import errors, names
 from holdfast.cli import options, output
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
 from holdfast.cli.output import Columns, ago, one_line, printable, stderr, stdout, time_left
-from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt, UsageError
 from holdfast.memory import Memory
 from holdfast.memory.decisions import SUFFIX, conflict_key, digest_of, file_name_of
 from holdfast.memory.mirror import Mirror
-from holdfast.names import check_int, check_name, check_string
 from holdfast.store import MemoryChange, MemoryEntry, MemoryKey, MemoryScope, Store, open_store, view_store
 from holdfast.store.paths import memory_folder
 
@@ -33,12 +32,10 @@ memory = CommandGroup(
     no_args_is_help=True,
     help="Read and change the memory of agents. Edits of the files beside the store are taken in first.",
 )
-ScopeArgument: TypeAlias = Annotated[str, argument("SCOPE", "Whose memory, as 'holdfast memory ls' lists it.")]
-SomeScopeArgument: TypeAlias = Annotated[str | None, argument("[SCOPE]", "Whose memory; all without one.")]
-KeyArgument: TypeAlias = Annotated[str, argument("KEY", "Which entry.")]
-ExpectOption: TypeAlias = Annotated[
-    int | None, option("VERSION", "Only if this is its version; 0: only if there is none.", "--expect", min=0)
-]
+ScopeArgument = Annotated[str, argument("SCOPE", "Whose memory, as 'holdfast memory ls' lists it.")]
+SomeScopeArgument = Annotated[str | None, argument("[SCOPE]", "Whose memory; all without one.")]
+KeyArgument = Annotated[str, argument("KEY", "Which entry.")]
+ExpectOption = Annotated[int | None, option("VERSION", "Only if this is its version; 0: only if there is none.", min=0)]
 _AUTHOR: Final = "cli"
 
 
@@ -69,7 +66,7 @@ async def _sync(mirror: Mirror | None) -> None:
     err = stderr()
     try:
         report = await mirror.sync()
-    except (HoldfastError, OSError) as error:
+    except (errors.HoldfastError, OSError) as error:
         err.line(f"holdfast: the files of memory were left alone: {one_line(str(error), 300)}")
         return
     for path in report.conflicts:
@@ -120,7 +117,7 @@ async def ls(
     }
     shell.print_table(entries, columns, nothing="no entries")
     for place in damaged:
-        stderr().line(f"holdfast: left out: {one_line(str(MemoryCorrupt(*place)), 600)}")
+        stderr().line(f"holdfast: left out: {one_line(str(errors.MemoryCorrupt(*place)), 600)}")
     return options.FAILED if damaged else 0
 
 
@@ -241,7 +238,7 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
                     entry = await handle.put(key, text, expected=0)
                 else:
                     entry = await handle.rewrite(before, text)
-            except MemoryConflict as conflict:
+            except errors.MemoryConflict as conflict:
                 version = conflict.current
             else:
                 return f"{scope}/{key} is at version {entry.version}", 0
@@ -401,8 +398,7 @@ async def import_entries(
             progress.show(number)
     progress.clear()
     expired = f", {report.expired:,} expired" if report.expired else ""
-    text = f"{report.written:,} written, {report.unchanged:,} there already{expired}"
-    shell.print(report, text)
+    shell.print(report, f"{report.written:,} written, {report.unchanged:,} there already{expired}")
     for name in report.left:
         stderr().line(f"holdfast: {one_line(name, 400)} has another text and was left; --overwrite replaces it")
     return options.FAILED if report.left else 0
@@ -426,12 +422,12 @@ def _parse_export(text: str) -> list[ExportedEntry]:
             continue
         try:
             line = msgspec.json.decode(found.encode(), type=ExportedEntry)
-            check_name("memory scope", line.scope)
-            check_name("memory key", line.key)
-            check_string("memory value", line.value)
+            names.check_name("memory scope", line.scope)
+            names.check_name("memory key", line.key)
+            names.check_string("memory value", line.value)
             if line.expires is not None:
-                check_int("expires", line.expires)
-        except (msgspec.DecodeError, UsageError, RecursionError) as error:
+                names.check_int("expires", line.expires)
+        except (msgspec.DecodeError, errors.UsageError, RecursionError) as error:
             raise CallInvalid(
                 f"line {number:,} is no entry of an export: {one_line(str(error), 200)}; nothing was written"
             ) from None
@@ -455,7 +451,7 @@ async def _import(store: Store, line: ExportedEntry, report: _ImportReport, *, o
             await store.memory_put(
                 line.scope, line.key, line.value, expected=expected, expires=line.expires, by="import"
             )
-        except MemoryConflict:
+        except errors.MemoryConflict:
             continue  # another writer was faster
         report.written += 1
         return

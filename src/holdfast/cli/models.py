@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
-from holdfast import messages
-from holdfast.cli.options import FAILED, CommandGroup, Printer, argument, option
-from holdfast.cli.output import Columns, Terminal, one_line, table, table_of
-from holdfast.cli.profiles import profile_prices
-from holdfast.errors import ModelError, StreamCut, UsageError
-from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, ToolSpec, Usage, UserMessage
+from holdfast import errors, messages
+from holdfast.cli import options, output, profiles
 from holdfast.models import Model, model
 from holdfast.models.endpoints import ENDPOINTS, KnownEndpoint, resolve_endpoint
 from holdfast.models.http import HttpModel
 from holdfast.models.prices import cost
 from holdfast.models.retry import Retry
 
-models = CommandGroup()
+models = options.CommandGroup()
 
 
 class ProviderLine(msgspec.Struct, frozen=True):
@@ -40,13 +36,13 @@ class ProviderLine(msgspec.Struct, frozen=True):
 
 
 @models.listing()
-def list_models(printer: Printer) -> None:
+def list_models(printer: options.Printer) -> None:
     """List the known providers, their dialects, and whether their keys are set; never a key itself.
 
     A model is named 'provider:model'. Any other endpoint that speaks one of the dialects can be used with base_url=.
     """
     lines = [_provider_line(name, known) for name, known in sorted(ENDPOINTS.items())]
-    columns: Columns[ProviderLine] = {
+    columns: output.Columns[ProviderLine] = {
         "PROVIDER": lambda line: line.provider,
         "DIALECT": lambda line: line.dialect,
         "KEY": _key_state,
@@ -54,8 +50,8 @@ def list_models(printer: Printer) -> None:
     }
     found = {_key_state(line) for line in lines if line.key}
 
-    def table_lines(out: Terminal) -> list[str]:
-        return table_of(
+    def table_lines(out: output.Terminal) -> list[str]:
+        return output.table_of(
             out, lines, columns, lambda key: out.paint(key, "green" if key in found else "dim"), painted=("KEY",)
         )
 
@@ -65,7 +61,7 @@ def list_models(printer: Printer) -> None:
 def _provider_line(name: str, known: KnownEndpoint) -> ProviderLine:
     try:
         address = resolve_endpoint(name).base_url
-    except UsageError:
+    except errors.UsageError:
         address = None
     key = next((variable for variable in known.keys if os.environ.get(variable)), None)
     return ProviderLine(
@@ -89,7 +85,7 @@ def _key_state(line: ProviderLine) -> str:
 # ---- models test -----------------------------------------------------------------------------------------------------
 
 _PROMPT: Final = "Say hello in one short sentence."
-_TOOL: Final = ToolSpec(
+_TOOL: Final = messages.ToolSpec(
     "report_colour",
     "Report the colour that was asked for.",
     {
@@ -104,7 +100,7 @@ _ERRORS: Final = {"stream": "not_streamed", "usage": "usage_missing", "tool call
 """The error of a report whose check failed without an error of the model."""
 
 
-CheckState: TypeAlias = Literal["ok", "failed", "skipped"]
+CheckState = Literal["ok", "failed", "skipped"]
 
 
 class ModelCheck(msgspec.Struct, frozen=True):
@@ -122,7 +118,7 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     checks: tuple[ModelCheck, ...]
     text: str = ""
-    usage: Usage = Usage()
+    usage: messages.Usage = messages.Usage()
     cost: float | None = None
     """In US dollars; None where no price is known."""
     error: str | None = None
@@ -134,19 +130,19 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 class ProbeAnswer(NamedTuple):
     """The answer to one request."""
 
-    reply: ModelReply | None
+    reply: messages.ModelReply | None
     chunks: int = 0
     """Number of chunks in which the answer came."""
-    error: ModelError | None = None
+    error: errors.ModelError | None = None
 
 
 @models.command("test")
 async def probe(
-    printer: Printer,
-    name: Annotated[str, argument("NAME", "provider:model")],
+    printer: options.Printer,
+    name: Annotated[str, options.argument("NAME", "provider:model")],
     *,
-    prompt: Annotated[str, option("TEXT", "The prompt for the text answer.")] = _PROMPT,
-    base_url: Annotated[str | None, option("URL", "Another address than the provider's own.")] = None,
+    prompt: Annotated[str, options.option("TEXT", "The prompt for the text answer.")] = _PROMPT,
+    base_url: Annotated[str | None, options.option("URL", "Another address than the provider's own.")] = None,
 ) -> int:
     """Ask a model for a short text and for a tool call, and report what worked. This costs a few tokens.
 
@@ -157,7 +153,7 @@ async def probe(
         asked.retry = Retry(attempts=1)  # report the first failure
     report = await _probe(asked, prompt)
     printer.print(report, lambda out: _report_lines(out, report))
-    return 0 if report.ok else FAILED
+    return 0 if report.ok else options.FAILED
 
 
 async def _probe(model: Model, prompt: str) -> ModelReport:
@@ -167,32 +163,32 @@ async def _probe(model: Model, prompt: str) -> ModelReport:
     failed = next((check for check in checks if check.state == "failed"), None)
     error = text.error or (called.error if called else None)
     replies = [asked.reply for asked in (text, called) if asked is not None and asked.reply is not None]
-    costs = [cost(model.name, reply.usage, profile_prices()) for reply in replies]
+    costs = [cost(model.name, reply.usage, profiles.profile_prices()) for reply in replies]
     known = [amount for amount in costs if amount is not None]
     return ModelReport(
         model=model.name,
         ok=failed is None,
         checks=checks,
         text="" if text.reply is None else text.reply.text,
-        usage=sum((reply.usage for reply in replies), start=Usage()),
+        usage=sum((reply.usage for reply in replies), start=messages.Usage()),
         cost=sum(known) if known and len(known) == len(costs) else None,
         error=None if failed is None else _ERRORS[failed.name] if error is None else error.kind,
         message="" if failed is None else failed.detail,
     )
 
 
-async def _ask(model: Model, prompt: str, *tools: ToolSpec) -> ProbeAnswer:
-    request = ModelRequest(messages=(UserMessage("probe", (Text(prompt),)),), tools=tools)
+async def _ask(model: Model, prompt: str, *tools: messages.ToolSpec) -> ProbeAnswer:
+    request = messages.ModelRequest(messages=(messages.UserMessage("probe", (messages.Text(prompt),)),), tools=tools)
     chunks = 0
     try:
         async for event in model.stream(request):
             if isinstance(event, (messages.TextChunk, messages.ReasoningChunk, messages.CallChunk, messages.CallStart)):
                 chunks += 1
-            elif isinstance(event, StreamEnd):
+            elif isinstance(event, messages.StreamEnd):
                 return ProbeAnswer(event.reply, chunks)
-    except ModelError as error:
+    except errors.ModelError as error:
         return ProbeAnswer(None, chunks, error)
-    return ProbeAnswer(None, chunks, StreamCut(model.name))
+    return ProbeAnswer(None, chunks, errors.StreamCut(model.name))
 
 
 def _connection_checks(asked: ProbeAnswer) -> list[ModelCheck]:
@@ -238,11 +234,11 @@ def _tool_check(asked: ProbeAnswer | None) -> ModelCheck:
     return ModelCheck("tool call", "ok", f"{call.name}({', '.join(sorted(call.arguments))})")
 
 
-def _report_lines(out: Terminal, report: ModelReport) -> list[str]:
-    rows = [[check.name, out.status(check.state), one_line(check.detail, 300)] for check in report.checks]
-    lines = [out.paint(report.model, "bold"), *table(rows)]
+def _report_lines(out: output.Terminal, report: ModelReport) -> list[str]:
+    rows = [[check.name, out.status(check.state), output.one_line(check.detail, 300)] for check in report.checks]
+    lines = [out.paint(report.model, "bold"), *output.table(rows)]
     if report.text:
-        lines.append(f"it said: {one_line(report.text, 200)}")
+        lines.append(f"it said: {output.one_line(report.text, 200)}")
     if report.cost is not None:
         lines.append(f"cost: ${report.cost:.6f}")
     if report.error is not None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, cast
 
-from holdfast.cli import options
+from holdfast.cli import options, output, sessions
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, Shell, argument, option
-from holdfast.cli.output import Columns, ago, duration, one_line, stderr, stdout
-from holdfast.cli.sessions import edit_runtime, find_session, read_pages, view_runtime
 from holdfast.clock import wall_time
 from holdfast.store import Store
 from holdfast.store.notifications import Notification, NotificationState, SettledByHand
@@ -33,17 +31,17 @@ async def list_notifications(
     A notification is queued until the session can take it, claimed while a turn carries it, and acknowledged when that
     turn ends well. After too many turns that did not end well it is dead.
     """
-    async with view_runtime(shell.store) as runtime:
-        journal = None if session is None else (await find_session(runtime.store, session, others=True)).id
+    async with sessions.view_runtime(shell.store) as runtime:
+        journal = None if session is None else (await sessions.find_session(runtime.store, session, others=True)).id
         # The store refuses an unknown state.
         found = await read_notifications(runtime.store, journal, cast("NotificationState | None", state), limit)
-    columns: Columns[Notification] = {
+    columns: output.Columns[Notification] = {
         "ID": lambda line: str(line.id),
-        "SESSION": lambda line: one_line(line.journal, 24),
+        "SESSION": lambda line: output.one_line(line.journal, 24),
         "STATE": lambda line: line.state,
-        "KIND": lambda line: one_line(line.kind, 24),
+        "KIND": lambda line: output.one_line(line.kind, 24),
         "TRIES": lambda line: str(line.attempts),
-        "CHANGED": lambda line: ago(line.updated),
+        "CHANGED": lambda line: output.ago(line.updated),
         "TITLE": _title,
     }
     shell.print_table(found, columns, nothing="no notifications")
@@ -60,12 +58,12 @@ async def settle(
 
     Exit code 0 if this decided it, 1 if it was too late.
     """
-    async with edit_runtime(store) as runtime:
+    async with sessions.edit_runtime(store) as runtime:
         found, decided = await runtime.store.settle_notification(number, cast("SettledByHand", state))
     if not decided:
-        stderr().line(f"too late: notification {number} is {found.state} and stays so")
+        output.stderr().line(f"too late: notification {number} is {found.state} and stays so")
         return FAILED
-    stdout().line(f"notification {number} is {found.state}")
+    output.stdout().line(f"notification {number} is {found.state}")
     return 0
 
 
@@ -75,7 +73,7 @@ async def read_notifications(
     """Read up to `limit` notifications, newest first."""
     found: list[Notification] = []
     size = min(limit, store.limits.page)
-    async for each in read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
+    async for each in sessions.read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
         found.append(each)
         if len(found) == limit:
             break
@@ -87,10 +85,10 @@ def _title(line: Notification) -> str:
     now = wall_time()
     early = not line.attempts and line.due > (now if line.state == "queued" else line.updated)
     timer = line.kind == TIMER_KIND and early
-    notes = [one_line(line.reason, 100)] if line.reason and line.state in {"queued", "dead"} else []
+    notes = [output.one_line(line.reason, 100)] if line.reason and line.state in {"queued", "dead"} else []
     if line.state == "queued" and line.due > now:
         doing = "goes off" if timer else "is told" if early else "is told again"
-        notes.append(f"{doing} in {duration(line.due - now)}")
+        notes.append(f"{doing} in {output.duration(line.due - now)}")
     # The title of a timer says that it has gone off.
-    title = f"A timer: {one_line(line.body, 60)}" if timer else one_line(line.title, 60)
+    title = f"A timer: {output.one_line(line.body, 60)}" if timer else output.one_line(line.title, 60)
     return f"{title} ({'; '.join(notes)})" if notes else title

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -89,8 +89,7 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
         except Exception as error:  # one line instead of a traceback
             frames = traceback.extract_tb(error.__traceback__)
             place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-            message = f"unexpected {type(error).__name__}: {error}{place}; please report it"
-            raise InvariantBroken(message) from error
+            raise InvariantBroken(f"unexpected {type(error).__name__}: {error}{place}; please report it") from error
         if code:
             raise typer.Exit(code)
 
@@ -199,44 +198,34 @@ class Format(StrEnum):
     events = "events"
 
 
-Output: TypeAlias = Annotated[
-    Format,
-    flag(
-        "text: the answer (as it comes, on a terminal); json: the outcome as one object; "
-        "events: one JSON object to a line, as they come.",
-        "--output",
-        "-o",
-    ),
-]
-Store: TypeAlias = Annotated[
+_FORMATS: Final = (
+    "text: the answer (as it comes, on a terminal); json: the outcome as one object; "
+    "events: one JSON object to a line, as they come."
+)
+Output = Annotated[Format, flag(_FORMATS, "--output", "-o")]
+Store = Annotated[
     Path, option("PATH", "The store file.", "--store", "-s", envvar=STORE_VARIABLE, callback=check_default)
 ]
-SessionId: TypeAlias = Annotated[str, argument("ID", "A session; the beginning of its id is enough.")]
-TurnId: TypeAlias = Annotated[
+SessionId = Annotated[str, argument("ID", "A session; the beginning of its id is enough.")]
+TurnId = Annotated[
     str, argument("ID[/TURN]", "A session, or one of its turns such as 9f3a/t2; the beginning of the id is enough.")
 ]
-AgentName: TypeAlias = Annotated[
+AgentName = Annotated[
     str, argument("AGENT", "file.py:name or package.module:name; without a name where there is only one agent.")
 ]
-Agent: TypeAlias = Annotated[
-    str | None, option("AGENT", "The agent, if not the one that the session was run with.", "--agent")
-]
-Yes: TypeAlias = Annotated[
+Agent = Annotated[str | None, option("AGENT", "The agent, if not the one that the session was run with.")]
+Yes = Annotated[
     bool, flag("Load the recorded agent without asking, also if you never loaded it before.", "--yes", "-y")
 ]
-Session: TypeAlias = Annotated[
+Session = Annotated[
     str | None, option("ID", "Continue this session; the beginning of its id is enough.", "--session", "-S")
 ]
-As: TypeAlias = Annotated[
-    str | None, option("ID", "The exact id of the session, which is made if there is none.", "--as")
-]
-Json: TypeAlias = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
-Limit: TypeAlias = Annotated[int, option("N", "Print at most this many.", min=1)]
-Reason: TypeAlias = Annotated[str, option("TEXT", "Why; it is recorded.", show_default=False)]
-OlderThan: TypeAlias = Annotated[
-    str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.", "--older-than")
-]
-DryRun: TypeAlias = Annotated[bool, flag("Only print what would be deleted.", "--dry-run")]
+As = Annotated[str | None, option("ID", "The exact id of the session, which is made if there is none.", "--as")]
+Json = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
+Limit = Annotated[int, option("N", "Print at most this many.", min=1)]
+Reason = Annotated[str, option("TEXT", "Why; it is recorded.", show_default=False)]
+OlderThan = Annotated[str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.")]
+DryRun = Annotated[bool, flag("Only print what would be deleted.", "--dry-run")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +248,12 @@ class Printer:
             out.line(nothing)
         else:
             out.lines([text] if isinstance(text, str) else text(out))
+
+    def print_each(
+        self, found: Sequence[T], lines_of: Callable[[Terminal, T], Iterable[str]], *, nothing: str = ""
+    ) -> None:
+        """Print a list as JSON, or the lines of each item; print `nothing` if it is empty."""
+        self.print(found, lambda out: (line for one in found for line in lines_of(out, one)), nothing=nothing)
 
     def print_table(self, found: Sequence[T], columns: Columns[T], *, nothing: str) -> None:
         """Print a list as JSON, or as a table with a column for each heading; print `nothing` if it is empty."""

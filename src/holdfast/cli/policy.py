@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
 from holdfast.agent import Agent, prepare
-from holdfast.cli import options, output
-from holdfast.cli.agents import load_agent
-from holdfast.cli.approvals import login, rule_text
+from holdfast.cli import agents, approvals, options, output
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
-from holdfast.cli.output import Terminal, duration, json_text, one_line, stdout, table, table_of
 from holdfast.cli.sessions import edit_runtime, read_pages, view_runtime
 from holdfast.policy.rules import Decision, ListedRule, Policy, Rule, Taint, Verdict, decide
 from holdfast.policy.rules import list_rules as tried
@@ -25,9 +22,7 @@ DENIED: Final = 6
 _STYLES: Final[dict[str, output.Style]] = {"allow": "green", "ask": "yellow", "deny": "red"}
 
 policy = CommandGroup(no_args_is_help=True, help="Show what an agent may do, and try a call without making it.")
-PolicyOption: TypeAlias = Annotated[
-    Path | None, option("PATH", "This policy file, instead of the agent's policy.", "--policy")
-]
+PolicyOption = Annotated[Path | None, option("PATH", "This policy file, instead of the agent's policy.", "--policy")]
 
 
 # ---- policy check ----------------------------------------------------------------------------------------------------
@@ -49,7 +44,7 @@ def check(
 
     Exit codes: 0 allowed, 3 a person would be asked, 6 denied; 2 wrong call, 1 failed.
     """
-    loaded = load_agent(agent)
+    loaded = agents.load_agent(agent)
     tool, args = _parse_call(loaded, call)
     kinds = {word.strip() for word in taint.split(",") if word.strip()}
     if not kinds <= {"untrusted", "private"}:
@@ -58,7 +53,7 @@ def check(
     decision = decide(_policy_of(loaded, file), subject, Taint("untrusted" in kinds, "private" in kinds))
     args = dict(subject.args)
     report = {"tool": tool, "args": args, "decision": decision}
-    printer.print(report, lambda out: _decision_lines(out, f"{tool} {json_text(args)}", decision))
+    printer.print(report, lambda out: _decision_lines(out, f"{tool} {output.json_text(args)}", decision))
     exits: dict[Verdict, int] = {"allow": 0, "ask": options.WAITING, "deny": DENIED}
     return exits[decision.verdict]
 
@@ -86,13 +81,13 @@ def _parse_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
     return tool.name, found
 
 
-def _decision_lines(out: Terminal, call: str, decision: Decision) -> list[str]:
+def _decision_lines(out: output.Terminal, call: str, decision: Decision) -> list[str]:
     texts = {decision.verdict: call, "rule": decision.rule, "why": decision.why}
-    rows = [[name, one_line(text, 1_000)] for name, text in texts.items()]
+    rows = [[name, output.one_line(text, 1_000)] for name, text in texts.items()]
     if decision.expires_ms is not None:
-        rows.append(["open", f"{duration(decision.expires_ms)}, then it is denied"])
+        rows.append(["open", f"{output.duration(decision.expires_ms)}, then it is denied"])
     rows[0][0] = out.paint(decision.verdict, "bold", _STYLES[decision.verdict])
-    return table(rows)
+    return output.table(rows)
 
 
 # ---- policy show -----------------------------------------------------------------------------------------------------
@@ -126,7 +121,7 @@ def show(printer: options.Printer, agent: options.AgentName, *, file: PolicyOpti
 
     Closer rules go first, and of equally close ones the strictest that holds decides. Constraints come after the rules.
     """
-    loaded = load_agent(agent)
+    loaded = agents.load_agent(agent)
     found = _policy_of(loaded, file)
     subjects = [prepare(loaded).subject(tool, {}) for tool in loaded.tools]
     lines = () if found is None else tuple(map(_rule_line, tried(found, subjects)))
@@ -141,18 +136,18 @@ def _rule_line(found: ListedRule) -> RuleLine:
     return RuleLine(found.number, says, rule.tools.text, conditions, rule.name, found.reaches)
 
 
-def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
+def _listing_lines(out: output.Terminal, listing: PolicyListing) -> list[str]:
     def paint(says: str) -> str:
         return out.paint(says, _STYLES[says]) if says in _STYLES else says
 
     columns: output.Columns[RuleLine] = {
-        "RULE": lambda line: f"{line.number} ({one_line(line.name, 40)})" if line.name else str(line.number),
+        "RULE": lambda line: f"{line.number} ({output.one_line(line.name, 40)})" if line.name else str(line.number),
         "SAYS": lambda line: line.says,
         "TOOLS": lambda line: line.tools,
-        "CONDITIONS": lambda line: one_line(", ".join(line.conditions), 80) or "-",
-        "REACHES": lambda line: one_line(", ".join(line.reaches), 80) or "no tool of this agent",
+        "CONDITIONS": lambda line: output.one_line(", ".join(line.conditions), 80) or "-",
+        "REACHES": lambda line: output.one_line(", ".join(line.reaches), 80) or "no tool of this agent",
     }
-    lines = table_of(out, listing.rules, columns, paint, painted=("SAYS",)) if listing.rules else []
+    lines = output.table_of(out, listing.rules, columns, paint, painted=("SAYS",)) if listing.rules else []
     ruled = any(line.says != "within" for line in listing.rules)
     why = "there are rules, and none holds" if ruled else "there are no rules"
     lines.append(f"otherwise: {'denied' if ruled else 'allowed where it only reads, else denied'} ({why})")
@@ -165,7 +160,7 @@ def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
 
 _PAGE: Final = 200
 rules = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[AGENT | rm NUMBER]")
-AllOption: TypeAlias = Annotated[bool, flag("Also those that were removed.", "--all", "-a")]
+AllOption = Annotated[bool, flag("Also those that were removed.", "--all", "-a")]
 
 
 @rules.listing()
@@ -179,10 +174,7 @@ async def list_rules(shell: Shell, *, every: AllOption = False) -> None:
 
 @rules.command(options.SHOW, hidden=True)
 async def rules_of_agent(
-    shell: Shell,
-    agent: Annotated[str, argument("AGENT", "The name of an agent.")],
-    *,
-    every: AllOption = False,
+    shell: Shell, agent: Annotated[str, argument("AGENT", "The name of an agent.")], *, every: AllOption = False
 ) -> None:
     """List the rules of one agent, with those for every agent."""
     await _print_rules(shell, agent, every=every)
@@ -197,11 +189,11 @@ async def rm(
 ) -> int:
     """Remove a rule: calls that it answered are asked about again. Exit code 1 if it was removed before."""
     async with edit_runtime(store) as runtime:
-        rule, done = await runtime.store.remove_rule(number, by=by or login())
+        rule, done = await runtime.store.remove_rule(number, by=by or approvals.login())
     if not done:
-        stdout().line(f"rule {number} was removed before, by {rule.removed_by}")
+        output.stdout().line(f"rule {number} was removed before, by {rule.removed_by}")
         return options.FAILED
-    stdout().line(f"removed rule {number} of {rule.agent}: {rule_text(rule.body)}")
+    output.stdout().line(f"removed rule {number} of {rule.agent}: {approvals.rule_text(rule.body)}")
     return 0
 
 
@@ -216,15 +208,15 @@ async def _print_rules(shell: Shell, agent: str | None, *, every: bool) -> None:
             found = [rule for rule in rules[::-1] if (every or rule.removed_at is None) and rule.agent in whose]
 
     def since(rule: StoredRule) -> str:
-        removed = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
+        removed = "" if rule.removed_by is None else f", removed by {output.one_line(rule.removed_by, 40)}"
         return f"{output.ago(rule.at)}{removed}"
 
     columns: output.Columns[StoredRule] = {
         "RULE": lambda rule: str(rule.id),
-        "AGENT": lambda rule: one_line(rule.agent, 40),
-        "BY": lambda rule: one_line(rule.by, 40),
+        "AGENT": lambda rule: output.one_line(rule.agent, 40),
+        "BY": lambda rule: output.one_line(rule.by, 40),
         "SINCE": since,
-        "SAYS": lambda rule: one_line(rule_text(rule.body), 400),
+        "SAYS": lambda rule: output.one_line(approvals.rule_text(rule.body), 400),
     }
     nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
     shell.print_table(found, columns, nothing=nothing)

@@ -7,24 +7,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args
+from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
 import msgspec
 
+from holdfast import clock, errors, names
 from holdfast.agent import Agent
 from holdfast.cli import options, output, sessions
 from holdfast.cli.agents import AgentNotFound, load_module
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
 from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout
-from holdfast.cli.sessions import edit_runtime, read_drivers, read_pages, view_runtime
-from holdfast.clock import wall_time
-from holdfast.errors import JournalMissing, TaskUnknown
-from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
-from holdfast.names import check_choice
 from holdfast.processes.context import process_value
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
-from holdfast.processes.lists import ProcessEvent, ProcessLine, glance_process
+from holdfast.processes.lists import ProcessEvent, ProcessLine, StuckProcess, glance_process
 from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.runtime.open import open as open_runtime
@@ -39,9 +35,9 @@ _UNDER_WAY: Final = frozenset(("running", "waiting"))
 T = TypeVar("T")
 
 processes = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | COMMAND ...]")
-ProcessArgument: TypeAlias = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
-ValueArgument: TypeAlias = Annotated[str, argument("JSON", "A JSON value.")]
-FunctionOption: TypeAlias = Annotated[str | None, option("NAME", "Only those of this function.")]
+ProcessArgument = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
+ValueArgument = Annotated[str, argument("JSON", "A JSON value.")]
+FunctionOption = Annotated[str | None, option("NAME", "Only those of this function.")]
 
 
 # ---- processes: list and show ----------------------------------------------------------------------------------------
@@ -71,7 +67,7 @@ async def list_processes(
 
     'abandoned': only one worker could run it, that worker is gone, and a person has given the process up.
     """
-    async with view_runtime(shell.store) as runtime:
+    async with sessions.view_runtime(shell.store) as runtime:
         wanted = cast("Any", status)  # the list refuses an unknown one
         lines = await runtime.processes.list(name=name, session=session, status=wanted, limit=limit)
     columns: output.Columns[ProcessLine] = {
@@ -90,7 +86,7 @@ async def list_processes(
 @processes.command(options.SHOW, hidden=True)
 async def show(shell: Shell, id: ProcessArgument) -> None:
     """Show a process: its status, its result, and its timeline."""
-    async with view_runtime(shell.store) as runtime:
+    async with sessions.view_runtime(shell.store) as runtime:
         report = await _read_report(runtime, await find_process(runtime.store, id))
     shell.print(report, lambda out: _report_lines(out, report))
 
@@ -127,15 +123,14 @@ def _report_lines(out: Terminal, report: ProcessReport) -> Iterator[str]:
 @processes.command()
 async def stuck(shell: Shell) -> None:
     """List the processes that need a person, each with the command that helps."""
-    async with view_runtime(shell.store) as runtime:
+    async with sessions.view_runtime(shell.store) as runtime:
         found = await runtime.processes.stuck()
 
-    def lines(out: Terminal) -> Iterator[str]:
-        for one in found:
-            yield f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}"
-            yield f"  {one.command}"
+    def lines(out: Terminal, one: StuckProcess) -> Iterator[str]:
+        yield f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}"
+        yield f"  {one.command}"
 
-    shell.print(found, lines, nothing="nothing is stuck")
+    shell.print_each(found, lines, nothing="nothing is stuck")
 
 
 # ---- processes: start and work ---------------------------------------------------------------------------------------
@@ -188,7 +183,7 @@ async def _run_until_idle(runtime: Runtime, process: Process) -> None:
         if line.status not in _UNDER_WAY:
             return
         idle = line.status == "waiting" and not runtime.active
-        if idle and process_journal(process.id) not in await read_drivers(runtime.store):
+        if idle and process_journal(process.id) not in await sessions.read_drivers(runtime.store):
             return
         await runtime.store.changed(version, 0.1)
 
@@ -257,7 +252,7 @@ async def signal(
 ) -> int:
     """Send a signal for which a process waits, or will wait."""
     payload = options.parse_json(value)
-    async with edit_runtime(store) as runtime:
+    async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         answer = await runtime.signal(found, name, payload, key=key)
         line = await runtime.processes.line(found)
@@ -273,7 +268,7 @@ async def cancel(id: ProcessArgument, *, reason: options.Reason = "", store: opt
 
     Exit code 0 if it was cancelled, 1 if it was too late.
     """
-    async with edit_runtime(store) as runtime:
+    async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         asked = await runtime.processes.request_cancel(found, reason)
         return await _settle(runtime, found, "cancelled", in_time=asked != "too_late")
@@ -282,7 +277,7 @@ async def cancel(id: ProcessArgument, *, reason: options.Reason = "", store: opt
 @processes.command()
 async def abandon(id: ProcessArgument, *, reason: options.Reason = "", store: options.Store = DEFAULT_STORE) -> int:
     """Give up a process that only one worker may run, if that worker is gone."""
-    async with edit_runtime(store) as runtime:
+    async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         asked = await runtime.processes.abandon(found, reason, by="the command line")
         return await _settle(runtime, found, "abandoned", in_time=asked != "too_late")
@@ -292,7 +287,7 @@ async def abandon(id: ProcessArgument, *, reason: options.Reason = "", store: op
 async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store: options.Store = DEFAULT_STORE) -> int:
     """End a process that is carried out elsewhere, with its result."""
     result = options.parse_json(value)
-    async with edit_runtime(store) as runtime:
+    async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         won = await runtime.processes.settle_outside(found, {"value": result})
         return await _settle(runtime, found, "completed", in_time=won)
@@ -333,7 +328,7 @@ async def transfer(
 
     Exit code 0 if the session will be notified, 1 if it was too late.
     """
-    async with edit_runtime(store) as runtime:
+    async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         asked = await runtime.processes.transfer(found, session)
         if asked != "too_late":
@@ -347,18 +342,14 @@ async def transfer(
 
 @processes.command()
 async def prune(
-    shell: Shell,
-    *,
-    older_than: options.OlderThan,
-    name: FunctionOption = None,
-    dry_run: options.DryRun = False,
+    shell: Shell, *, older_than: options.OlderThan, name: FunctionOption = None, dry_run: options.DryRun = False
 ) -> None:
     """Delete the steps, results and signals of processes that ended long ago; their final status stays.
 
     Processes that have not ended are kept, and those whose result another one may still need. Ids are never used again.
     """
     age = options.parse_span("--older-than", older_than)
-    async with edit_runtime(shell.store) as runtime:
+    async with sessions.edit_runtime(shell.store) as runtime:
         report = await runtime.processes.prune(age, name=name, dry_run=dry_run)
     lines = [f"{'would prune' if dry_run else 'pruned'} {report.pruned:,}, kept {report.kept:,}"]
     lines += [f"  {one.id} ({one.name}): {one.status}" for one in report.processes if dry_run]
@@ -371,21 +362,21 @@ async def find_process(store: Store, given: str) -> str:
     try:
         if (await store.journal(process_journal(given))).role == PROCESS_ROLE:
             return given
-    except JournalPruned as error:
-        raise ProcessPruned(given, error.status, error.at) from None
-    except JournalMissing:
+    except errors.JournalPruned as error:
+        raise errors.ProcessPruned(given, error.status, error.at) from None
+    except errors.JournalMissing:
         pass
     ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=PROCESS_ROLE)]
     found = sessions.match_beginning(ids, given)
     if found is None:
-        raise ProcessUnknown(given)
+        raise errors.ProcessUnknown(given)
     return found
 
 
 # ---- tasks: the processes that are background calls ------------------------------------------------------------------
 
 tasks = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | cancel ID]")
-TaskArgument: TypeAlias = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
+TaskArgument = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
 
 
 class TaskLine(msgspec.Struct, frozen=True):
@@ -426,12 +417,12 @@ async def list_tasks(
     continued by the next process that opens the store with its agent.
     """
     if status is not None:
-        check_choice("task status", status, get_args(TaskStatus))
-    async with view_runtime(shell.store) as runtime:
+        names.check_choice("task status", status, get_args(TaskStatus))
+    async with sessions.view_runtime(shell.store) as runtime:
         journal = None if session is None else (await sessions.find_session(runtime.store, session)).id
-        wanted, pids = cast("TaskStatus | None", status), await read_drivers(runtime.store)
+        wanted, pids = cast("TaskStatus | None", status), await sessions.read_drivers(runtime.store)
         lines: list[TaskLine] = []
-        async for task in read_pages(
+        async for task in sessions.read_pages(
             lambda last: runtime.tasks.list(session=journal, status=wanted, before=last, limit=max(limit, 50))
         ):
             if task.quarantine is None:  # `doctor` names damaged journals
@@ -472,11 +463,11 @@ def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
 @tasks.command(options.SHOW, hidden=True)
 async def show_task(shell: Shell, id: TaskArgument) -> None:
     """Show a task: its arguments, its status and its result."""
-    async with view_runtime(shell.store) as runtime:
+    async with sessions.view_runtime(shell.store) as runtime:
         found = await find_task(runtime.store, id)
         state = await runtime.tasks.task(found)
         result = await runtime.tasks.result(state)
-        line = _task_line(state, (await read_drivers(runtime.store)).get(found))
+        line = _task_line(state, (await sessions.read_drivers(runtime.store)).get(found))
     call = state.call
     arguments, turn = ({}, None) if call is None else (call.arguments, call.turn)
     report = {"task": line, "arguments": arguments, "turn": turn, "reports": state.reports, "starts": state.starts}
@@ -489,7 +480,7 @@ async def show_task(shell: Shell, id: TaskArgument) -> None:
         elif line.status == "running":
             parts.append("driven by nobody")
         if state.started is not None:
-            parts.append(duration(max((state.ended or wall_time()) - state.started, 0)))
+            parts.append(duration(max((state.ended or clock.wall_time()) - state.started, 0)))
         yield ", ".join(parts)
         yield f"  session   {one_line(line.session or '-', 100)}{f'/{turn}' if turn else ''}"
         yield f"  arguments {one_line(json_text(arguments), 400)}"
@@ -514,13 +505,13 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
 
     Exit code 0 if it was cancelled, 1 if it was too late.
     """
-    async with edit_runtime(store) as runtime:
+    async with sessions.edit_runtime(store) as runtime:
         found = await find_task(runtime.store, id)
         asked = await runtime.tasks.cancel(found, reason)
         if asked != "too_late":
             await runtime.processes.settle(found)
         state = await _wait_until_over(runtime.store, lambda: runtime.tasks.task(found), lambda state: state.over)
-        pid = (await read_drivers(runtime.store)).get(found)
+        pid = (await sessions.read_drivers(runtime.store)).get(found)
     if not state.over:
         who = f"process {pid}" if pid else "whoever opens the store next"
         stdout().line(f"asked for: {who} has yet to stop {found}")
@@ -535,10 +526,10 @@ async def find_task(store: Store, given: str) -> str:
         try:
             if (await store.journal(id)).role == TASK_ROLE:
                 return id
-        except JournalMissing:
+        except errors.JournalMissing:
             continue
     ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=TASK_ROLE)]
     found = sessions.match_beginning(ids, given, f"task-{given}")
     if found is None:
-        raise TaskUnknown(given)
+        raise errors.TaskUnknown(given)
     return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
-from holdfast.cli.options import CallInvalid, CommandGroup, Printer, argument, flag
-from holdfast.cli.output import Columns, one_line, printable, stderr, stdout
+from holdfast.cli import options, output
 from holdfast.errors import HoldfastError
 from holdfast.profiles import (
     FIELDS,
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 
     from holdfast.models.prices import Price
 
-NameArgument: TypeAlias = Annotated[str, argument("NAME", "The profile.")]
-SomeNameArgument: TypeAlias = Annotated[str | None, argument("NAME", "The profile.")]
-profiles = CommandGroup()
+NameArgument = Annotated[str, options.argument("NAME", "The profile.")]
+SomeNameArgument = Annotated[str | None, options.argument("NAME", "The profile.")]
+profiles = options.CommandGroup()
 
 
 class ProfileLine(msgspec.Struct, frozen=True):
@@ -45,7 +44,7 @@ class ProfileLine(msgspec.Struct, frozen=True):
 
 
 @profiles.listing()
-def list_profiles(printer: Printer) -> None:
+def list_profiles(printer: options.Printer) -> None:
     """List the profiles: named sets of defaults for the other commands, used as 'holdfast --profile NAME ...'.
 
     An option goes before the environment, the environment before the profile.
@@ -58,28 +57,27 @@ def list_profiles(printer: Printer) -> None:
             lines.append(ProfileLine(name, name == default, msgspec.to_builtins(found.get(name))))
         except HoldfastError as error:
             lines.append(ProfileLine(name, name == default, None, str(error)))
-    columns: Columns[ProfileLine] = {
+    columns: output.Columns[ProfileLine] = {
         "PROFILE": lambda line: line.name,
         "DEFAULT": lambda line: "yes" if line.default else "-",
-        "SAYS": lambda line: one_line(
+        "SAYS": lambda line: output.one_line(
             f"error: {line.error}" if line.profile is None else ", ".join(_assignments(line.profile)) or "-", 100
         ),
     }
-    nothing = "no profiles ('holdfast profiles set NAME field=value' makes one)"
-    printer.print_table(lines, columns, nothing=nothing)
+    printer.print_table(lines, columns, nothing="no profiles ('holdfast profiles set NAME field=value' makes one)")
 
 
 @profiles.command()
-def show(printer: Printer, context: typer.Context, name: SomeNameArgument = None) -> None:
+def show(printer: options.Printer, context: typer.Context, name: SomeNameArgument = None) -> None:
     """Show one profile, by default the one in use. It holds no secrets, only references to them."""
     meant = _active_name(context.find_root().params.get("profile")) if name is None else name
     if meant is None:
-        raise CallInvalid("no profile is in use: name one")
+        raise options.CallInvalid("no profile is in use: name one")
     found = _profiles().get(meant)
     if printer.as_json:
-        stdout().line(msgspec.json.encode(found, order="sorted").decode())
+        output.stdout().line(msgspec.json.encode(found, order="sorted").decode())
     else:
-        stdout().lines(map(printable, _assignments(msgspec.to_builtins(found))))
+        output.stdout().lines(map(output.printable, _assignments(msgspec.to_builtins(found))))
 
 
 def _assignments(fields: dict[str, Any]) -> list[str]:
@@ -98,18 +96,14 @@ def _plain(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
+_CHANGES: Final = (
+    "store, agent, model, output, deadline, price.PROVIDER:MODEL=INPUT,OUTPUT, "
+    "secret.VARIABLE=env:NAME or keyring:SERVICE/NAME; FIELD= removes it."
+)
+
+
 @profiles.command("set")
-def change(
-    name: NameArgument,
-    changes: Annotated[
-        list[str],
-        argument(
-            "FIELD=VALUE...",
-            "store, agent, model, output, deadline, price.PROVIDER:MODEL=INPUT,OUTPUT, "
-            "secret.VARIABLE=env:NAME or keyring:SERVICE/NAME; FIELD= removes it.",
-        ),
-    ],
-) -> None:
+def change(name: NameArgument, changes: Annotated[list[str], options.argument("FIELD=VALUE...", _CHANGES)]) -> None:
     """Make a profile, or change fields of one; the others stay.
 
     Keys are refused: a profile refers to secrets, and never holds one.
@@ -126,18 +120,16 @@ def remove(name: NameArgument) -> None:
 
 @profiles.command()
 def default(
-    name: SomeNameArgument = None,
-    *,
-    none: Annotated[bool, flag("Have no default.", "--none")] = False,
+    name: SomeNameArgument = None, *, none: Annotated[bool, options.flag("Have no default.", "--none")] = False
 ) -> None:
     """Set the profile that is used without --profile; without a name, print it."""
     if none and name is not None:
-        raise CallInvalid("--none names no profile: give one of them")
+        raise options.CallInvalid("--none names no profile: give one of them")
     found = _profiles()
     if none or name is not None:
         found.set_default(name)
     else:
-        stdout().line(found.default() or "none")
+        output.stdout().line(found.default() or "none")
 
 
 def _profiles() -> Profiles:
@@ -208,7 +200,7 @@ def _set_secrets(profile: Profile, *, strict: bool) -> None:
         except HoldfastError as error:
             if strict:
                 raise
-            stderr().line(str(error))
+            output.stderr().line(str(error))
 
 
 def agent_and_prompt(agent: str, prompt: str | None) -> tuple[str, str]:
@@ -217,7 +209,7 @@ def agent_and_prompt(agent: str, prompt: str | None) -> tuple[str, str]:
         return agent, prompt
     profile = _active.get()
     if profile is None or profile.agent is None:
-        raise CallInvalid("the prompt is missing: holdfast run AGENT PROMPT; '-' reads it from standard input")
+        raise options.CallInvalid("the prompt is missing: holdfast run AGENT PROMPT; '-' reads it from standard input")
     return _expand(profile.agent), agent
 
 

@@ -16,25 +16,18 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from holdfast import events
+from holdfast import errors, eventloop, events, names
 from holdfast.agent import Agent, parse_answer, team_of
-from holdfast.cli import options, sessions
-from holdfast.cli.agents import AgentReference, choose_reference, record_reference, recorded_reference
+from holdfast.cli import agents, options, profiles, sessions
 from holdfast.cli.approvals import approval_title, describe_approval, login
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, flag, hint, option
 from holdfast.cli.output import duration, json_text, one_line, printable, reason_text, stderr, stdout
-from holdfast.cli.profiles import agent_and_prompt, profile_prices
-from holdfast.cli.sessions import find_session, find_target, last_open_turn, open_waits, view_runtime, wait_label
-from holdfast.errors import ApprovalClosed, ApprovalUnknown, JournalConflict, JournalMissing, UsageError
-from holdfast.eventloop import spawn
-from holdfast.events import TERMINAL, Event, InputAccepted, TurnStarted, TurnWaiting
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
-from holdfast.names import check_id
 from holdfast.processes.keys import TASK_ROLE
 from holdfast.records import Admitted, Ended, Started
 from holdfast.runtime.approvals import Approval
@@ -45,21 +38,17 @@ from holdfast.store import Store, open_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, decode_input
 
-DetachOption: TypeAlias = Annotated[bool, flag("Return at once; another process does the work.", "--detach", "-d")]
+DetachOption = Annotated[bool, flag("Return at once; another process does the work.", "--detach", "-d")]
 
 
 # ---- run -------------------------------------------------------------------------------------------------------------
 
+_PROMPT: Final = "The prompt; '-' reads it from standard input. It alone is enough with the agent of a profile."
+
 
 async def run(
     agent: options.AgentName,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            help="The prompt; '-' reads it from standard input. It alone is enough with the agent of a profile.",
-            show_default=False,
-        ),
-    ] = None,
+    prompt: Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)] = None,
     *,
     session: options.Session = None,
     as_id: options.As = None,
@@ -79,11 +68,11 @@ async def run(
 
     Exit codes: 0 completed, 1 failed, 2 wrong call, 3 waits for a person, 4 cancelled, 5 limit reached.
     """
-    agent, prompt = agent_and_prompt(agent, prompt)
+    agent, prompt = profiles.agent_and_prompt(agent, prompt)
     _silence_logs()
     if key is not None and session is None and as_id is None:
         raise CallInvalid("--key is good within one session: name it with --session or --as")
-    reference = AgentReference.parse(agent)
+    reference = agents.AgentReference.parse(agent)
     loaded = reference.load()
     text = sys.stdin.read() if prompt == "-" else prompt
     err = stderr()
@@ -100,9 +89,9 @@ async def run(
                 watch = hint(store, "logs", "-f", id)
                 err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
             return 0
-        async with Runtime(opened, [loaded], only=id, own_prices=profile_prices()) as runtime:
+        async with Runtime(opened, [loaded], only=id, own_prices=profiles.profile_prices()) as runtime:
             after = await _head(opened, id)
-            if after and key is not None and await opened.find_input(id, check_id("input key", key)) is not None:
+            if after and key is not None and await opened.find_input(id, names.check_id("input key", key)) is not None:
                 after = 0  # the key was used before: its turn begins anywhere
             turn = await runtime.session(id, agent=loaded).send(text, key=key, steer=steer, deadline=deadline)
             _announce(id, turn.id)
@@ -114,7 +103,7 @@ async def run(
 
 @asynccontextmanager
 async def _open_session(
-    path: Path, session: str | None, as_id: str | None, agent: Agent, reference: AgentReference
+    path: Path, session: str | None, as_id: str | None, agent: Agent, reference: agents.AgentReference
 ) -> AsyncGenerator[tuple[Store, str]]:
     """Open or create the store, and choose the session of --session or --as, or a new one.
 
@@ -126,15 +115,15 @@ async def _open_session(
             raise CallInvalid("--session continues a session, --as names one exactly: give one of them")
     async with open_store(path) as store:
         if session is not None:
-            id = (await find_session(store, session)).id
+            id = (await sessions.find_session(store, session)).id
         else:
-            id = await sessions.new_session_id(store) if as_id is None else check_id("session", as_id)
+            id = await sessions.new_session_id(store) if as_id is None else names.check_id("session", as_id)
         try:
             holder = (await store.journal(id)).agent
-        except JournalMissing:
+        except errors.JournalMissing:
             holder = agent.name
         if holder in team_of(agent):
-            record_reference(path, id, reference)
+            agents.record_reference(path, id, reference)
         yield store, id
 
 
@@ -198,20 +187,20 @@ async def resume(
         logging.basicConfig(level=logging.INFO, handlers=[handler])
     else:
         _silence_logs()
-    async with view_runtime(store) as found:
-        target = await find_target(found.store, id)
-        recorded = await recorded_reference(store, found.store, target.line)
-        open_turn = await last_open_turn(found.store, target.id)
+    async with sessions.view_runtime(store) as found:
+        target = await sessions.find_target(found.store, id)
+        recorded = await agents.recorded_reference(store, found.store, target.line)
+        open_turn = await sessions.last_open_turn(found.store, target.id)
         idle = open_turn is None and not await _in_background(found.store, target.id)
     if idle:
         stderr().line(f"{target.id} has nothing to do")
         return 0
-    reference = choose_reference(target.id, agent, recorded, yes=yes)
+    reference = agents.choose_reference(target.id, agent, recorded, yes=yes)
     loaded = reference.load()  # also with `detach`: a broken agent is reported here, not in the log
     if target.line.agent not in team_of(loaded):
-        raise JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {loaded.name!r}")
+        raise errors.JournalConflict(target.id, f"a session of agent {target.line.agent!r}", f"one of {loaded.name!r}")
     if agent is not None:
-        record_reference(store, target.id, reference)
+        agents.record_reference(store, target.id, reference)
     if detach:
         with _open_log(store) as log:
             pid = _start_detached(store, target.id, log)
@@ -227,7 +216,7 @@ async def _resume(path: Path, target: sessions.TurnTarget, agent: Agent, screen:
     async with open_store(path) as store:
         # Read before anything is driven: the turn may end before the first look at it.
         head, left = (await store.journal(target.id)).head, await _read_unfinished(store, target.id)
-        async with Runtime(store, [agent], only=target.id, own_prices=profile_prices()) as runtime:
+        async with Runtime(store, [agent], only=target.id, own_prices=profiles.profile_prices()) as runtime:
             others = SelfStartedTurns(runtime, target.id, path, head)
             while True:
                 version = store.version
@@ -263,7 +252,7 @@ async def _in_background(store: Store, session: str) -> bool:
 async def _read_unfinished(store: Store, session: str) -> tuple[str, int, str | None] | None:
     """The unfinished turn, the last record of the journal, and the turn again if it began before that."""
     head = (await store.journal(session)).head
-    turn = await last_open_turn(store, session)
+    turn = await sessions.last_open_turn(store, session)
     if turn is None:
         return None
     queued = {found.input for found in await store.pending(session)}
@@ -272,13 +261,13 @@ async def _read_unfinished(store: Store, session: str) -> tuple[str, int, str | 
 
 async def _answered(store: Store, session: str) -> bool:
     """Wait for the timers of the open waits; False if only a person can answer one."""
-    while waits := await open_waits(store, session):
+    while waits := await sessions.open_waits(store, session):
         version = store.version
         timers = [wait for wait in await store.waits(session) if wait.state == "open" and wait.deadline is not None]
         timers = [wait for wait in timers if wait.kind is None]  # approvals expire, but that is no answer
         if not timers:
             return False
-        if waits == await open_waits(store, session):
+        if waits == await sessions.open_waits(store, session):
             await store.changed(version, 1.0)
     return True
 
@@ -305,7 +294,7 @@ class Screen:
         self._out = stdout()
         self._err = stderr()
 
-    def event(self, event: Event) -> None:
+    def event(self, event: events.Event) -> None:
         """Print an event of the turn."""
 
     def ended(self, outcome: TurnOutcome) -> None:
@@ -327,13 +316,13 @@ class TextScreen(Screen):
         """The part of the present reply that is on the screen."""
         self._midline = False
 
-    def event(self, event: Event) -> None:
+    def event(self, event: events.Event) -> None:
         if self._out.live:
             self._print_reply(event)
         if self._err.live:
             self._print_calls(event)
 
-    def _print_reply(self, event: Event) -> None:
+    def _print_reply(self, event: events.Event) -> None:
         match event:
             case events.TextDelta():
                 self._write(event.text)
@@ -353,12 +342,11 @@ class TextScreen(Screen):
             case _:
                 pass
 
-    def _print_calls(self, event: Event) -> None:
+    def _print_calls(self, event: events.Event) -> None:
         match event:
             case events.MessageCommitted(message=AssistantMessage() as message):
                 for call in message.calls:
-                    asked = one_line(json_text(call.arguments), 80)
-                    self.remark(f"-> {one_line(call.name, 40)} {asked}")
+                    self.remark(f"-> {one_line(call.name, 40)} {one_line(json_text(call.arguments), 80)}")
             case events.ToolCallProgress():
                 share = "" if event.fraction is None else f" {event.fraction:.0%}"
                 self.remark(f".. {event.tool}{share} {one_line(event.note or '', 80)}".rstrip())
@@ -409,14 +397,14 @@ class JsonScreen(Screen):
         self._out.json(fields)
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
-        labels = [{"name": name, "label": wait_label(name)} for name in waits]
+        labels = [{"name": name, "label": sessions.wait_label(name)} for name in waits]
         self._out.json({"session": session, "turn": turn, "status": "waiting", "waits": labels})
 
 
 class EventScreen(Screen):
     """Prints every event as it comes, one JSON object to a line."""
 
-    def event(self, event: Event) -> None:
+    def event(self, event: events.Event) -> None:
         self._out.line(events.encode(event).decode())
 
 
@@ -427,7 +415,7 @@ class QuietScreen(Screen):
         self._err.line(f"{outcome.session}/{outcome.turn} {outcome.status} {one_line(outcome.message)}".rstrip())
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
-        self._err.line(f"{session}/{turn} waits for {', '.join(map(wait_label, waits))}")
+        self._err.line(f"{session}/{turn} waits for {', '.join(map(sessions.wait_label, waits))}")
 
 
 SCREENS: Final = {Format.text: TextScreen, Format.json: JsonScreen, Format.events: EventScreen}
@@ -464,13 +452,13 @@ class TurnFollower:
 
     async def follow(self, after: int, run: str | None = None) -> FollowResult:
         """Print the events behind record `after`. `run` is the turn, if it began before that."""
-        waits = await open_waits(self._runtime.store, self._turn.session)
+        waits = await sessions.open_waits(self._runtime.store, self._turn.session)
         if waits:
             return self._waiting(waits)
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._interrupt if number is signal.SIGINT else self._leave)
-        pump, outcome = spawn(self._pump(after, run)), spawn(self._turn.outcome())
+        pump, outcome = eventloop.spawn(self._pump(after, run)), eventloop.spawn(self._turn.outcome())
         try:
             return await self._watch(pump, outcome)
         finally:
@@ -495,20 +483,20 @@ class TurnFollower:
 
     async def _pump(self, after: int, run: str | None) -> tuple[str, ...]:
         """Print the events of the turn until it ends; returns the waits of the session if it was parked."""
-        started: TurnStarted | None = None
+        started: events.TurnStarted | None = None
         async for event in self._runtime.session(self._turn.session).events(after):
-            if run is None and isinstance(event, InputAccepted) and event.input == self._number:
+            if run is None and isinstance(event, events.InputAccepted) and event.input == self._number:
                 run = event.turn
                 if started is not None and started.turn == run:
                     self._screen.event(started)
-            if isinstance(event, TurnStarted):
+            if isinstance(event, events.TurnStarted):
                 started = event
             if run is not None and event.turn in {run, None}:
                 self._screen.event(event)
-                if event.turn == run and isinstance(event, TERMINAL):
+                if event.turn == run and isinstance(event, events.TERMINAL):
                     return ()
-            if isinstance(event, TurnWaiting):
-                waits = await open_waits(self._runtime.store, self._turn.session)
+            if isinstance(event, events.TurnWaiting):
+                waits = await sessions.open_waits(self._runtime.store, self._turn.session)
                 if waits:
                     return waits
         return ()
@@ -523,7 +511,7 @@ class TurnFollower:
             behind = "" if owner == self._turn.id else f" ({self._turn.id} comes after it)"
             approval = sessions.approval_of_wait(name)
             if approval is None:
-                what, answer = repr(wait_label(name)), self._hint("resolve", wait_label(name), "JSON")
+                what, answer = repr(sessions.wait_label(name)), self._hint("resolve", sessions.wait_label(name), "JSON")
             else:
                 what, answer = f"approval of {approval.tool}", hint(self._path, "approve", approval.id)
             self._screen.remark(f"{owner} waits for {what}{behind}; answer with: {answer}")
@@ -536,7 +524,7 @@ class TurnFollower:
     def _interrupt(self) -> None:
         if self._cancelling is None:
             self._screen.remark("cancelling (Ctrl-C again leaves at once)")
-            self._cancelling = spawn(self._turn.cancel("interrupted from the terminal"))
+            self._cancelling = eventloop.spawn(self._turn.cancel("interrupted from the terminal"))
             return
         self._screen.remark(f"left at once; {self._turn.id} ends when the store is next opened: {self._hint('resume')}")
         sys.stdout.flush()
@@ -579,7 +567,7 @@ class SelfStartedTurns:
         async for event in session.events(self._starts[turn]):
             if event.turn == turn:
                 screen.event(event)
-                if isinstance(event, TERMINAL):
+                if isinstance(event, events.TERMINAL):
                     break
         outcome = await session.turn(turn).outcome()
         screen.ended(outcome)
@@ -620,7 +608,7 @@ class SelfStartedTurns:
                         case _:
                             pass
                 self._head = page[-1][0]
-        except JournalMissing:  # the session has no input yet
+        except errors.JournalMissing:  # the session has no input yet
             return
 
 
@@ -645,7 +633,7 @@ def chat(
     /history shows the conversation, /quit leaves; Ctrl-C stops an answer. Lines may also come through a pipe.
     """
     _silence_logs()
-    reference, stack = AgentReference.parse(agent), AsyncExitStack()
+    reference, stack = agents.AgentReference.parse(agent), AsyncExitStack()
     opening = _open_chat(store, reference, reference.load(), session, as_id)
     with asyncio.Runner() as runner:
         talk = runner.run(stack.enter_async_context(opening))
@@ -663,10 +651,10 @@ def chat(
 
 @asynccontextmanager
 async def _open_chat(
-    path: Path, reference: AgentReference, agent: Agent, session: str | None, as_id: str | None
+    path: Path, reference: agents.AgentReference, agent: Agent, session: str | None, as_id: str | None
 ) -> AsyncGenerator[ChatSession]:
     async with _open_session(path, session, as_id, agent, reference) as (store, id):
-        runtime = Runtime(store, [agent], only=id, own_prices=profile_prices(), inline_budget=LIVE)
+        runtime = Runtime(store, [agent], only=id, own_prices=profiles.profile_prices(), inline_budget=LIVE)
         head = await _head(store, id)  # before anything is done
         async with runtime:
             yield ChatSession(path, agent, runtime, id, head)
@@ -702,14 +690,14 @@ class ChatSession:
         store = self._runtime.store
         if self._waiting is None:
             head = await _head(store, self.session)
-            waits = await open_waits(store, self.session) if head else ()
+            waits = await sessions.open_waits(store, self.session) if head else ()
             if not waits or not self._asks or not await self._runtime.approvals(self.session):
                 return True
             owner = waits[0].partition("/")[0]
             self._waiting = self._runtime.session(self.session).turn(owner), head
             if not await self._ask():
                 return True
-        elif await open_waits(store, self.session):
+        elif await sessions.open_waits(store, self.session):
             return True
         turn, head = self._waiting
         return await self._follow(turn, head, turn.id)
@@ -743,7 +731,7 @@ class ChatSession:
         while approvals := await self._runtime.approvals(self.session):
             if not await self._ask_about(approvals[0]):
                 return False
-        return not await open_waits(self._runtime.store, self.session)
+        return not await sessions.open_waits(self._runtime.store, self.session)
 
     async def _ask_about(self, approval: Approval) -> bool:
         """Ask about one approval until it is answered, here or elsewhere; False if the person postpones it."""
@@ -770,7 +758,7 @@ class ChatSession:
                         return False
                     case _:
                         continue
-            except (ApprovalClosed, ApprovalUnknown) as error:
+            except (errors.ApprovalClosed, errors.ApprovalUnknown) as error:
                 out.line(str(error))
                 return True
 
@@ -836,13 +824,13 @@ class ChatSession:
         try:
             waits = (await store.journal(self.session)).status == "waiting"
             return not waits and bool(await store.next_notifications(self.session, 1))
-        except JournalMissing:  # the session has no input yet
+        except errors.JournalMissing:  # the session has no input yet
             return False
 
     async def history(self) -> list[str]:
         try:
             messages = await self._runtime.session(self.session).history()
-        except JournalMissing:
+        except errors.JournalMissing:
             return []
         lines: list[str] = []
         for message in messages:
@@ -872,7 +860,7 @@ async def _head(store: Store, session: str) -> int:
     """The last record of a session; 0 if there is none."""
     try:
         return (await store.journal(session)).head
-    except JournalMissing:
+    except errors.JournalMissing:
         return 0
 
 
@@ -893,7 +881,7 @@ def _handle_line(runner: asyncio.Runner, chat: ChatSession, line: str) -> bool:
         case text:
             try:
                 return runner.run(chat.say(text))
-            except UsageError as error:
+            except errors.UsageError as error:
                 if not sys.stdin.isatty():
                     raise
                 err.line(f"{err.status('error')}: {error}")

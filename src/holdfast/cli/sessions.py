@@ -6,14 +6,13 @@ import secrets
 import shlex
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.cli import options
-from holdfast.cli.agents import choose_reference, recorded_reference
+from holdfast.cli import agents, options
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, Shell, flag, option, require_store
 from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, printable, reason_text, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
@@ -36,19 +35,16 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def view_runtime(path: Path) -> AsyncGenerator[Runtime]:
-    """Open an existing store for reading. Drives and changes nothing."""
+async def view_runtime(path: Path, *, write: bool = False) -> AsyncGenerator[Runtime]:
+    """Open an existing store, for reading or also for writing. Drives nothing."""
     require_store(path)
-    async with view_store(path) as store, Runtime(store, (), drive=False) as runtime:
+    async with (open_store if write else view_store)(path) as store, Runtime(store, (), drive=False) as runtime:
         yield runtime
 
 
-@asynccontextmanager
-async def edit_runtime(path: Path) -> AsyncGenerator[Runtime]:
+def edit_runtime(path: Path) -> AbstractAsyncContextManager[Runtime]:
     """Open an existing store to change something. Nothing is driven."""
-    require_store(path)
-    async with open_store(path) as store, Runtime(store, (), drive=False) as runtime:
-        yield runtime
+    return view_runtime(path, write=True)
 
 
 # ---- ps --------------------------------------------------------------------------------------------------------------
@@ -320,18 +316,14 @@ async def replay(
         raise CallInvalid("replay performs nothing and only checks: say so with --check")
     async with view_runtime(shell.store) as runtime:
         target = await find_target(runtime.store, id)
-        recorded = await recorded_reference(shell.store, runtime.store, target.line)
-        loaded = choose_reference(target.id, agent, recorded, yes=yes).load()
+        recorded = await agents.recorded_reference(shell.store, runtime.store, target.line)
+        loaded = agents.choose_reference(target.id, agent, recorded, yes=yes).load()
         checks = await check_turns(runtime.store, target.id, loaded)
     if target.turn is not None:
         checks = [found for found in checks if found.turn == target.turn]
         if not checks:
             raise TurnUnknown(target.id, target.turn)
-    shell.print(
-        checks,
-        lambda out: (line for found in checks for line in _check_lines(out, found)),
-        nothing=f"{target.id} has no turns yet",
-    )
+    shell.print_each(checks, _check_lines, nothing=f"{target.id} has no turns yet")
     return FAILED if any(found.verdict == "divergence" for found in checks) else 0
 
 
@@ -433,9 +425,8 @@ async def read_journals(
     store: Store, *, kind: JournalKind | None = None, role: str | None = None, status: Status | None = None
 ) -> AsyncIterator[Journal]:
     """The journals of a kind, a role and a status, last changed first."""
-    limit = store.limits.page
     async for line in read_pages(
-        lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=limit)
+        lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=store.limits.page)
     ):
         yield line
 

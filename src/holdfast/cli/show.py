@@ -6,23 +6,18 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from holdfast import events, records
+from holdfast import errors, events, records, store
 from holdfast.cli import options, output, sessions
-from holdfast.cli.options import CallInvalid, Shell, flag, option
 from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout, table
-from holdfast.cli.sessions import TurnTarget, approval_of_wait, find_target, view_runtime, wait_description, wait_label
-from holdfast.errors import TurnUnknown
-from holdfast.events import Event
-from holdfast.messages import AssistantMessage, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
+from holdfast.messages import AssistantMessage, Message, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
 from holdfast.policy.approvals import ApprovalAnswer, Approved
 from holdfast.runtime.changes import cursor_tag, events_of
 from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.session_records import RecordedRequest, environments_of, read_records, read_requests
-from holdfast.store import Journal
 from holdfast.turns import conversation, keys
 from holdfast.turns.conversation import CancelRequest, decode_checkpoint, decode_input, ending_of_record, turn_cause
 from holdfast.turns.environment import Environment, describe_environment, environment_changes
@@ -31,24 +26,22 @@ from holdfast.turns.results import mentions, message_text, result_of, speaker
 
 
 async def show(
-    shell: Shell,
+    shell: options.Shell,
     id: options.TurnId,
     *,
-    raw: Annotated[bool, flag("The records themselves, one JSON object to a line.", "--raw")] = False,
-    history: Annotated[bool, flag("All messages of the conversation.", "--history")] = False,
-    context: Annotated[bool, flag("The messages that the model sees now.", "--context")] = False,
-    words: Annotated[str | None, option("WORDS", "Only messages with these words.", "--find")] = None,
-    request: Annotated[
-        int | None, option("N", "The request of the N-th call of the model.", "--request", min=1)
-    ] = None,
+    raw: Annotated[bool, options.flag("The records themselves, one JSON object to a line.", "--raw")] = False,
+    history: Annotated[bool, options.flag("All messages of the conversation.", "--history")] = False,
+    context: Annotated[bool, options.flag("The messages that the model sees now.", "--context")] = False,
+    words: Annotated[str | None, options.option("WORDS", "Only messages with these words.", "--find")] = None,
+    request: Annotated[int | None, options.option("N", "The request of the N-th call of the model.", min=1)] = None,
 ) -> None:
     """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
     if sum((raw, history, context, request is not None)) > 1 or (words and (raw or request is not None)):
-        raise CallInvalid("--raw, --history, --context and --request show different things: give one of them")
+        raise options.CallInvalid("--raw, --history, --context and --request show different things: give one of them")
     if raw and shell.as_json:
-        raise CallInvalid("--raw prints the records, --json the timeline: give one of them")
-    async with view_runtime(shell.store) as runtime:
-        target = await find_target(runtime.store, id, others=request is not None)
+        raise options.CallInvalid("--raw prints the records, --json the timeline: give one of them")
+    async with sessions.view_runtime(shell.store) as runtime:
+        target = await sessions.find_target(runtime.store, id, others=request is not None)
         if history or context or words:
             await _show_messages(shell, runtime, target, context=context, words=words)
         elif request is not None:
@@ -64,7 +57,7 @@ async def show(
 # ---- the timeline ----------------------------------------------------------------------------------------------------
 
 
-async def _show_timeline(shell: Shell, runtime: Runtime, target: TurnTarget) -> None:
+async def _show_timeline(shell: options.Shell, runtime: Runtime, target: sessions.TurnTarget) -> None:
     entries = [entry async for entry in read_records(runtime.store, target.id)]
     line = await sessions.read_session_line(runtime.store, target.line)
     builder = _TimelineBuilder(await environments_of(runtime.store, entries))
@@ -74,7 +67,7 @@ async def _show_timeline(shell: Shell, runtime: Runtime, target: TurnTarget) -> 
     if target.turn is not None:
         turns = [turn for turn in turns if turn.turn == target.turn]
         if not turns:
-            raise TurnUnknown(target.id, target.turn)
+            raise errors.TurnUnknown(target.id, target.turn)
     for turn in turns if await runtime.children.any_of(target.id) else ():
         below = await runtime.children.below(target.id, turn.turn)
         turn.children, turn.children_cost = below.total.usage, below.total.cost
@@ -88,13 +81,10 @@ async def _show_timeline(shell: Shell, runtime: Runtime, target: TurnTarget) -> 
                 yield ""
             yield from _turn_lines(out, turn, line)
 
-    report = {"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns}
-    shell.print(report, lines)
+    shell.print({"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns}, lines)
 
 
-StepKind: TypeAlias = Literal[
-    "input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"
-]
+StepKind = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"]
 _answers: Final = msgspec.json.Decoder(ApprovalAnswer)
 
 
@@ -182,7 +172,7 @@ class _TimelineBuilder:
                 self._by = record.by
                 self._step(record.run, "resumed")
             case records.Parked():
-                self._step(record.run, "parked", calls=tuple(map(wait_label, record.waits)))
+                self._step(record.run, "parked", calls=tuple(map(sessions.wait_label, record.waits)))
             case records.Admitted():
                 self._admitted(record)
             case records.Ended():
@@ -191,7 +181,7 @@ class _TimelineBuilder:
                 self._requests[record.key] = record.ask
                 key = keys.parse_key(record.key)
                 if record.ask.kind == "await_event" and key is not None:
-                    name = wait_label(record.ask.target)
+                    name = sessions.wait_label(record.ask.target)
                     self._step(key.run, "wait", name=name, state="asked", **self._cause(record))
             case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
                 self._outcome(record)
@@ -267,8 +257,8 @@ class _TimelineBuilder:
             words = finish_of(record)
             self._replies[answer_message(run, 0 if batch is None else batch.number, words).id] = words
             return
-        name = wait_label(record.key)
-        if approval_of_wait(record.key) is not None:
+        name = sessions.wait_label(record.key)
+        if sessions.approval_of_wait(record.key) is not None:
             state, text = _approval_answer(record)
         elif any(step.kind == "wait" and step.name == name for step in self._turn(run).steps):
             state, text = "answered" if isinstance(record, records.Done) else "not answered", ""
@@ -336,7 +326,7 @@ def _approval_answer(record: records.Outcome) -> tuple[str, str]:
     return "denied", ": ".join(part for part in (by, answer.reason) if part)
 
 
-def _title(out: Terminal, journal: Journal, line: sessions.SessionLine) -> str:
+def _title(out: Terminal, journal: store.Journal, line: sessions.SessionLine) -> str:
     parts = [out.paint(line.id, "bold"), line.agent or "no agent", out.status(line.status), f"{line.records:,} records"]
     if line.pid is not None:
         parts.append(f"pid {line.pid}")
@@ -376,8 +366,8 @@ def _turn_lines(out: Terminal, turn: TurnTimeline, line: sessions.SessionLine) -
         yield from (f"         {output.diff_line(out, change)}" for change in step.changes)
     if turn.status is None:
         for name in line.waits:
-            if name.startswith(f"{turn.turn}/") and approval_of_wait(name) is not None:
-                yield f"  waits for {wait_description(name)}"
+            if name.startswith(f"{turn.turn}/") and sessions.approval_of_wait(name) is not None:
+                yield f"  waits for {sessions.wait_description(name)}"
     elif turn.status != "completed":
         yield f"  {output.reason_text(out.status(turn.status), turn.status, turn.code, one_line(turn.message, 300))}"
     yield from (f"  | {text}" for text in printable(turn.answer).splitlines())
@@ -427,13 +417,13 @@ def _tokens(usage: Usage) -> str:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-async def _show_request(shell: Shell, runtime: Runtime, target: TurnTarget, number: int) -> None:
+async def _show_request(shell: options.Shell, runtime: Runtime, target: sessions.TurnTarget, number: int) -> None:
     """Print a request to the model, rebuilt from the journal."""
     found = [each for each in await read_requests(runtime.store, target.id) if _concerns(each, target.turn)]
     asked = next((each for each in found if each.number == number), None)
     if asked is None:
         message = f"{target.id} has no request {number}: those are {', '.join(str(each.number) for each in found[:20])}"
-        raise CallInvalid(message if found else f"no model was asked anything in {target.id}")
+        raise options.CallInvalid(message if found else f"no model was asked anything in {target.id}")
 
     def lines(out: Terminal) -> Iterator[str]:
         doubt = "" if asked.exact else ", not complete: the journal is of an older release"
@@ -444,8 +434,7 @@ async def _show_request(shell: Shell, runtime: Runtime, target: TurnTarget, numb
             yield from (f"  | {line}" for line in printable(text).splitlines())
 
     files = {digest: len(body) for digest, body in asked.request.files.items()}
-    report = msgspec.structs.replace(asked, request=msgspec.structs.replace(asked.request, files=files))
-    shell.print(report, lines)
+    shell.print(msgspec.structs.replace(asked, request=msgspec.structs.replace(asked.request, files=files)), lines)
 
 
 def _request_parts(request: ModelRequest) -> Iterator[tuple[str, str]]:
@@ -475,40 +464,39 @@ def _concerns(record: records.Record | RecordedRequest, turn: str | None) -> boo
 
 
 async def _show_messages(
-    shell: Shell, runtime: Runtime, target: TurnTarget, *, context: bool, words: str | None
+    shell: options.Shell, runtime: Runtime, target: sessions.TurnTarget, *, context: bool, words: str | None
 ) -> None:
     """Print the messages of a session, or those that the model sees; with `words`, only those that contain them."""
     if target.turn is not None:
-        raise CallInvalid("messages are those of a whole session: leave the turn out")
+        raise options.CallInvalid("messages are those of a whole session: leave the turn out")
     session = runtime.session(target.id)
     messages = await (session.context() if context else session.history())
     found = [message for message in messages if not words or mentions(message, words)]
 
-    def lines(out: Terminal) -> Iterator[str]:
-        for message in found:
-            yield f"{out.paint(speaker(message), 'bold')}  {message.id}"
-            text, shown = message_text(message), 4_000
-            yield from (f"  | {line}" for line in printable(text[:shown]).splitlines())
-            if len(text) > shown:
-                yield f"  ... {len(text) - shown:,} more characters"
+    def lines(out: Terminal, message: Message) -> Iterator[str]:
+        yield f"{out.paint(speaker(message), 'bold')}  {message.id}"
+        text, shown = message_text(message), 4_000
+        yield from (f"  | {line}" for line in printable(text[:shown]).splitlines())
+        if len(text) > shown:
+            yield f"  ... {len(text) - shown:,} more characters"
 
-    shell.print(found, lines, nothing="nothing was said" if words is None else "nobody said that")
+    shell.print_each(found, lines, nothing="nothing was said" if words is None else "nobody said that")
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
 async def logs(
-    shell: Shell,
+    shell: options.Shell,
     id: options.TurnId,
     *,
-    follow: Annotated[bool, flag("Also print new events, until Ctrl-C.", "--follow", "-f")] = False,
-    since: Annotated[int, option("SEQ", "Only events after this record.", min=0)] = 0,
+    follow: Annotated[bool, options.flag("Also print new events, until Ctrl-C.", "--follow", "-f")] = False,
+    since: Annotated[int, options.option("SEQ", "Only events after this record.", min=0)] = 0,
 ) -> None:
     """Print the events of a session, one to a line."""
     out = stdout()
-    async with view_runtime(shell.store) as runtime:
-        target = await find_target(runtime.store, id, others=True)
+    async with sessions.view_runtime(shell.store) as runtime:
+        target = await sessions.find_target(runtime.store, id, others=True)
         found = runtime.session(target.id).events(since) if follow else _read_events(runtime, target.id, since)
 
         async def print_events() -> None:
@@ -531,14 +519,14 @@ async def logs(
             work.result()
 
 
-async def _read_events(runtime: Runtime, session: str, since: int) -> AsyncIterator[Event]:
+async def _read_events(runtime: Runtime, session: str, since: int) -> AsyncIterator[events.Event]:
     tag = cursor_tag(session)
     async for seq, record in read_records(runtime.store, session, after=since):
         for event in events_of(session, seq, record, str(seq), tag):
             yield event
 
 
-def describe_event(event: Event) -> str | None:
+def describe_event(event: events.Event) -> str | None:
     """An event in one line; None for events that others include."""
     match event:
         case events.TurnStarted():
@@ -554,8 +542,7 @@ def describe_event(event: Event) -> str | None:
         case events.UsageRecorded():
             return f"used {event.usage.input:,} + {event.usage.output:,} tokens of {event.model}"
         case events.ToolCallRequested():
-            arguments = one_line(json_text(event.arguments), 120)
-            return f"{_indent(event.call)}calls {one_line(event.tool, 40)} {arguments}"
+            return f"{_indent(event.call)}calls {one_line(event.tool, 40)} {one_line(json_text(event.arguments), 120)}"
         case events.ToolCallFinished():
             body = event.content if isinstance(event.content, str) else json_text(event.content)
             text = f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"
@@ -563,7 +550,7 @@ def describe_event(event: Event) -> str | None:
         case events.ModelFailed():
             return f"model failed: {one_line(event.code, 40)}: {one_line(event.message, 200)}"
         case events.ApprovalRequested():
-            return f"waits for {wait_description(event.wait)}"
+            return f"waits for {sessions.wait_description(event.wait)}"
         case events.TaskStarted():
             return f"task begun by {event.by}"
         case events.TaskProgressed():
@@ -572,7 +559,7 @@ def describe_event(event: Event) -> str | None:
         case events.TaskEnded():
             return f"task {event.status}" + (f": {event.code}: {event.message}" if event.code else "")
         case events.TurnWaiting():
-            return f"parked until {', '.join(map(wait_label, event.waits))}"
+            return f"parked until {', '.join(map(sessions.wait_label, event.waits))}"
         case events.TurnCompleted():
             used = f"{event.usage.input:,} + {event.usage.output:,} tokens"
             return f"completed in {output.count_noun(event.steps, 'step')}, {used}"

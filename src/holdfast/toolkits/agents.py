@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from holdfast import errors, names, records
 from holdfast.effects.canonical import digest
-from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WaitExpired, WorldError
-from holdfast.names import check_id, check_string
-from holdfast.records import InputTaint
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import AnyTool, Duration, Reach, ToolRetry, tool
 
@@ -64,7 +62,7 @@ class SubAgentTurn:
     agent: str
 
 
-class SubAgentRefused(UsageError):
+class SubAgentRefused(errors.UsageError):
     """A sub-agent was not started: too deep, its own ancestor, or no budget left."""
 
     def __init__(self, agent: str, reason: str) -> None:
@@ -73,7 +71,7 @@ class SubAgentRefused(UsageError):
         self.reason = reason
 
 
-class SubAgentFailed(WorldError):
+class SubAgentFailed(errors.WorldError):
     """A sub-agent ended without an answer."""
 
     def __init__(self, agent: str, session: str, status: str, message: str) -> None:
@@ -114,10 +112,10 @@ class SubAgentTool:
             ctx: The call.
             prompt: What it is to do, with all that it must know: it sees nothing of this conversation.
         """
-        ctx.taint = InputTaint()  # errors before the sub-agent's answer carry no taint
+        ctx.taint = records.InputTaint()  # errors before the sub-agent's answer carry no taint
         if not prompt.strip() or len(prompt) > MAX_PROMPT:
             raise ToolRetry(f"The prompt must say what is to be done, in at most {MAX_PROMPT:,} characters.")
-        check_string("prompt", prompt)
+        names.check_string("prompt", prompt)
         name, children, by = self.agent.name, ctx.host.children, ctx.host.agent
         call = (ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline)
         child = await children.delegate(SubAgentRequest(name, prompt, self.budget, *call, by, ctx.metadata))
@@ -126,7 +124,7 @@ class SubAgentTool:
         # A call that was suspended here before takes the same way again.
         while ctx.waited(SUB_AGENT_WAIT) or (outcome := await children.outcome(child)) is None:
             children.tell(child, ctx.wait_token(SUB_AGENT_WAIT))
-            with suppress(WaitExpired):
+            with suppress(errors.WaitExpired):
                 await ctx.wait(SUB_AGENT_WAIT, timeout=span)
             span = min(4 * span, LONGEST_WAIT)
         ctx.taint = await children.taint(child)
@@ -163,9 +161,9 @@ def agent_tool(
     """
     tools: object = getattr(agent, "tools", None)
     if type(getattr(agent, "name", None)) is not str or not isinstance(tools, dict):
-        raise InvalidArgument("agent", agent, "an Agent")
+        raise errors.InvalidArgument("agent", agent, "an Agent")
     if type(budget) not in (int, float) or not 0 < budget <= 1:
-        raise InvalidNumber("budget", budget, "it is a share: above 0, and at most 1")
+        raise errors.InvalidNumber("budget", budget, "it is a share: above 0, and at most 1")
     below = list(cast("dict[str, AnyTool]", tools).values())
     text = f"Let {agent.name}, another agent, do a piece of work. It answers when it is done."
     make = tool(
@@ -229,11 +227,11 @@ def handoff(agent: Agent | str, name: str | None = None, description: str | None
         description: The description for the model: when to hand over.
     """
     if isinstance(agent, str):
-        given = HandoffTool(check_id("agent", agent))
+        given = HandoffTool(names.check_id("agent", agent))
     elif type(getattr(agent, "name", None)) is str and isinstance(getattr(agent, "tools", None), dict):
         given = HandoffTool(agent.name, agent)
     else:
-        raise InvalidArgument("agent", agent, "an Agent, or the name of one")
+        raise errors.InvalidArgument("agent", agent, "an Agent, or the name of one")
     text = f"Let {given.to}, another agent, take this conversation over. It sees all of it, and answers in your place."
     make = tool(
         re.sub(r"[^a-zA-Z0-9_-]", "_", f"transfer_to_{given.to}")[:64] if name is None else name,

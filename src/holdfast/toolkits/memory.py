@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 
-from holdfast.errors import InvalidArgument, InvalidId, MemoryConflict, UsageError, WorldError
+from holdfast import errors, names
 from holdfast.memory import Memory
-from holdfast.names import MAX_ID, check_name
-from holdfast.toolkits.files.edits import EditRefusal, replace_text
+from holdfast.toolkits.files import edits, workspace
 from holdfast.toolkits.files.pages import cut_page, escape_line
-from holdfast.toolkits.files.workspace import PathError
 from holdfast.tools.context import CallContext, Context  # noqa: TC001  read from the signature
 from holdfast.tools.definition import AnyTool, NotDone, Reach, ToolRetry, tool
 
@@ -24,37 +22,37 @@ if TYPE_CHECKING:
     from holdfast.store import MemoryChange, MemoryEntry
 
 
-class PathInvalid(PathError, UsageError):
+class PathInvalid(workspace.PathError, errors.UsageError):
     """The path names no memory."""
 
     text = "{path} names no memory: {reason}. Write it like '/memories/notes.md'"
 
 
-class NothingThere(PathError, WorldError):
+class NothingThere(workspace.PathError, errors.WorldError):
     """The file does not exist."""
 
     text = "{path} does not exist; view '/memories' to see what there is"
 
 
-class FileExists(PathError, UsageError):
+class FileExists(workspace.PathError, errors.UsageError):
     """The file exists already. Nothing was changed."""
 
     text = "{path} exists already; change it with str_replace or insert, or delete it first"
 
 
-class EditRefused(PathError, UsageError):
+class EditRefused(workspace.PathError, errors.UsageError):
     """The edit can't be made. Nothing was changed."""
 
     text = "{path} was not changed: {reason}"
 
 
-class MemoryChanged(PathError, WorldError):
+class MemoryChanged(workspace.PathError, errors.WorldError):
     """Another writer changed the file meanwhile. This call changed nothing."""
 
     text = "{path} was changed by somebody else meanwhile; view it again, then decide"
 
 
-class OutcomeUnclear(PathError, WorldError):
+class OutcomeUnclear(workspace.PathError, errors.WorldError):
     """An interrupted command may have been carried out: the file has changed too often since to find out."""
 
     text = "whether {path} was changed by an interrupted call can't be told; view it"
@@ -100,8 +98,8 @@ def parse_memory_path(path: str) -> MemoryPath:
     key = KEY_SEPARATOR.join(parts)
     key = key.removesuffix(SUFFIX) if is_file else key
     try:
-        check_name("key", key)
-    except InvalidId as error:
+        names.check_name("key", key)
+    except errors.InvalidId as error:
         raise PathInvalid(path, error.reason) from error
     return MemoryPath(key, is_folder, is_file)
 
@@ -200,7 +198,7 @@ class MemoryCommands:
         key = parse_file_key(path)
         try:
             await self._memory.put(key, text, expected=0)
-        except MemoryConflict:
+        except errors.MemoryConflict:
             raise FileExists(path_of_key(key)) from None
         return f"Created {path_of_key(key)}."
 
@@ -209,8 +207,8 @@ class MemoryCommands:
         if not old:
             raise EditRefused(path_of_key(entry.key), "old_str is missing; give the exact text to replace")
         try:
-            done = replace_text(entry.value, old, new or "", every=False)
-        except EditRefusal as error:
+            done = edits.replace_text(entry.value, old, new or "", every=False)
+        except edits.EditRefusal as error:
             raise EditRefused(path_of_key(entry.key), str(error)) from None
         return await self._rewrite(entry, done.text)
 
@@ -252,11 +250,11 @@ class MemoryCommands:
             raise FileExists(path_of_key(new))
         try:
             copied = await self._memory.copy(entry, new)
-        except MemoryConflict:
+        except errors.MemoryConflict:
             raise FileExists(path_of_key(new)) from None
         try:
             await self._memory.delete(old, expected=entry.version)
-        except MemoryConflict:
+        except errors.MemoryConflict:
             await self._memory.delete(new, expected=copied.version)
             raise MemoryChanged(path_of_key(old)) from None
         return f"Renamed {path_of_key(old)} to {path_of_key(new)}."
@@ -270,7 +268,7 @@ class MemoryCommands:
     async def _rewrite(self, entry: MemoryEntry, text: str) -> str:
         try:
             await self._memory.rewrite(entry, text)
-        except MemoryConflict:
+        except errors.MemoryConflict:
             raise MemoryChanged(path_of_key(entry.key)) from None
         return f"Edited {path_of_key(entry.key)}."
 
@@ -332,14 +330,14 @@ def memory(
     customer. With `write=False` the agent can only view. Each change names the call that made it.
     """
     if isinstance(source, str):
-        check_name("memory scope", source)
+        names.check_name("memory scope", source)
     elif not isinstance(source, Memory) and not callable(source):
-        raise InvalidArgument("source", source, "a scope, a Memory, or a function that gives one")
+        raise errors.InvalidArgument("source", source, "a scope, a Memory, or a function that gives one")
 
     def commands(ctx: CallContext) -> MemoryCommands:
         found = source if isinstance(source, Memory | str) else source(ctx)
         by = f"{ctx.session}/{ctx.key}"  # the name of the call in the history
-        by = by if len(by) <= MAX_ID else f"{ctx.session[:190].rstrip()}#{ctx.idempotency_key}"
+        by = by if len(by) <= names.MAX_ID else f"{ctx.session[:190].rstrip()}#{ctx.idempotency_key}"
         return MemoryCommands(ctx.host.memory(found) if isinstance(found, str) else found, by)
 
     return _writing_tool(commands) if write else _reading_tool(commands)

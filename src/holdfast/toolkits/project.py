@@ -8,10 +8,8 @@ from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.names import check_int
-from holdfast.toolkits.files import workspace
-from holdfast.toolkits.files.pages import decode_text, escape_line
+from holdfast import errors, names
+from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, AnyTool, Reach, tool
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ class WithheldFile:
 
 def render_files(path: str, name: str, found: Sequence[ProjectFile | WithheldFile]) -> str:
     """The result of the tool: all files from the root down to `path`."""
-    where = escape(escape_line(path))
+    where = escape(pages.escape_line(path))
     if not found:
         return f"There is no {name} from the root of the workspace down to {where}."
     parts = [f"The {name} files from the root of the workspace down to {where}.", _ABOUT]
@@ -54,41 +52,32 @@ def render_files(path: str, name: str, found: Sequence[ProjectFile | WithheldFil
 
 
 def _render(file: ProjectFile | WithheldFile) -> str:
-    path = escape(escape_line(file.path))
+    path = escape(pages.escape_line(file.path))
     if isinstance(file, WithheldFile):
-        return f"({path} is not shown: {escape_line(file.reason)}.)"
-    lines = (f"| {escape_line(line)}" for line in _BREAKS.split(file.text.strip("\r\n")))
+        return f"({path} is not shown: {pages.escape_line(file.reason)}.)"
+    lines = (f"| {pages.escape_line(line)}" for line in _BREAKS.split(file.text.strip("\r\n")))
     return "\n".join([f'<project_file path="{path}">', *lines, "</project_file>"])
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectReader:
-    """Finds files called `name` below one workspace, within limits."""
-
-    root: workspace.Workspace
-    name: str
-    limits: ProjectLimits
-
-    def read(self, folder: tuple[str, ...]) -> ProjectFile | WithheldFile | None:
-        """The file in a folder, which need not exist."""
-        label = "/".join((*folder, self.name))
-        try:
-            with self.root.file(label.encode(), label) as number:
-                pieces = workspace.read_chunks(number, label, self.limits.file_bytes, "it is not shown here")
-                return ProjectFile(label, "".join(decode_text(pieces, label)))
-        except workspace.FileMissing:
-            return None
-        except workspace.WrongKind as error:
-            # There is nothing below a file; a directory of this name is worth a note.
-            return None if error.found.startswith("a file") else WithheldFile(label, f"it is {error.found}")
-        except workspace.FileTooLarge as error:
-            return WithheldFile(label, f"it has {error.size:,} bytes or more, the limit is {error.limit:,}")
-        except workspace.NotText:
-            return WithheldFile(label, "it is not UTF-8 text")
-        except workspace.PathRefused as error:
-            return WithheldFile(label, error.reason)
-        except HoldfastError:
-            return WithheldFile(label, "it could not be read")
+def read_project_file(root: workspace.Workspace, label: str, limit: int) -> ProjectFile | WithheldFile | None:
+    """The file at a path, of at most `limit` bytes; None if there is none."""
+    try:
+        with root.file(label.encode(), label) as number:
+            pieces = workspace.read_chunks(number, label, limit, "it is not shown here")
+            return ProjectFile(label, "".join(pages.decode_text(pieces, label)))
+    except workspace.FileMissing:
+        return None
+    except workspace.WrongKind as error:
+        # There is nothing below a file; a directory of this name is worth a note.
+        return None if error.found.startswith("a file") else WithheldFile(label, f"it is {error.found}")
+    except workspace.FileTooLarge as error:
+        return WithheldFile(label, f"it has {error.size:,} bytes or more, the limit is {error.limit:,}")
+    except workspace.NotText:
+        return WithheldFile(label, "it is not UTF-8 text")
+    except workspace.PathRefused as error:
+        return WithheldFile(label, error.reason)
+    except errors.HoldfastError:
+        return WithheldFile(label, "it could not be read")
 
 
 def fit_files(found: Sequence[ProjectFile | WithheldFile], room: int) -> list[ProjectFile | WithheldFile]:
@@ -112,7 +101,7 @@ class ProjectLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
+            names.check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
 
 
 _SECONDS: Final = 30.0
@@ -131,9 +120,9 @@ def project(
     """
     bounds = ProjectLimits() if limits is None else limits
     if not isinstance(bounds, ProjectLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise InvalidArgument("limits", limits, "ProjectLimits")
-    reader = ProjectReader(workspace.Workspace(root, hard_links=hard_links), _file_name(name), bounds)
-    reach = Reach(workspaces=(reader.root.path,), hides_store=True)
+        raise errors.InvalidArgument("limits", limits, "ProjectLimits")
+    opened, file = workspace.Workspace(root, hard_links=hard_links), _file_name(name)
+    reach = Reach(workspaces=(opened.path,), hides_store=True)
 
     @tool(read_only=True, untrusted=True, timeout=_SECONDS, output_limit=bounds.total_chars + _AROUND, reach=reach)
     def project_instructions(path: str = ".") -> str:
@@ -146,15 +135,16 @@ def project(
             path: The file or directory that you work on, relative to the workspace. It need not exist yet.
         """
         place = workspace.parse_path(path)
-        found = (reader.read(place.parts[:depth]) for depth in range(len(place.parts) + 1))
+        labels = ("/".join((*place.parts[:depth], file)) for depth in range(len(place.parts) + 1))
+        found = (read_project_file(opened, label, bounds.file_bytes) for label in labels)
         fitting = fit_files([one for one in found if one is not None], bounds.total_chars)
-        return render_files(str(place), reader.name, fitting)
+        return render_files(str(place), file, fitting)
 
     return (project_instructions,)
 
 
 def _file_name(name: object) -> str:
-    with suppress(HoldfastError):
+    with suppress(errors.HoldfastError):
         if type(name) is str and workspace.parse_file_path(name).parts == (name,):
             return name
-    raise InvalidArgument("name", name, "the name of a file, such as 'AGENTS.md'")
+    raise errors.InvalidArgument("name", name, "the name of a file, such as 'AGENTS.md'")

@@ -19,8 +19,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidArgument, UsageError
 from holdfast.names import check_int
-from holdfast.toolkits.files import workspace
-from holdfast.toolkits.files.pages import decode_text, read_file_page
+from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, AnyTool, Reach, tool
 
 if TYPE_CHECKING:
@@ -287,7 +286,7 @@ class SkillLibrary:
                 advice = "make it shorter, with files beside it"
                 data = workspace.read_bytes(number, label, self._limits.skill_bytes, advice)
             front = parse_front_matter(data, label, name)
-            body = "".join(decode_text([data[front.size :]], label))
+            body = "".join(pages.decode_text([data[front.size :]], label))
             walk = workspace.DirectoryWalk(skill.folder, workspace.SKIPPED, WALK_SECONDS, self._limits.entries)
             with skill.folder.directory(name.encode(), name) as below:
                 entries = (entry for entry in walk.entries(below, recursive=True) if stat.S_ISREG(entry.mode))
@@ -308,7 +307,7 @@ class SkillLibrary:
         inside, label = workspace.WorkspacePath((name, *place.parts)).encoded(), str(place)
         try:
             advice = "it is too large to be read here"
-            return read_file_page(skill.folder, inside, label, start, lines, self._page_limits, advice)
+            return pages.read_file_page(skill.folder, inside, label, start, lines, self._page_limits, advice)
         except workspace.FileMissing as error:
             raise SkillFileMissing(name, label) from error
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from pydantic import Field
 
-from holdfast.errors import InvalidId, StoreError, TaskUnknown
+from holdfast import errors, records
 from holdfast.processes.state import ProcessState, task_end_text
-from holdfast.records import Cancelled, Done, Progressed, Unknown
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import AnyTool, Reach, ToolRetry, tool
 from holdfast.tools.results import MAX_LINES, RESULT_READER, format_duration, format_time, read_page, render_page
@@ -55,12 +54,12 @@ def describe_task(state: ProcessState, now: int) -> str:
         lines.append(f"Error: {_one_line(f'{state.error.kind}: {state.error.message}', 10 * _NOTE)}")
     if not state.over:
         lines.append("There is no result yet. A notification will tell when it has ended.")
-    elif isinstance(state.outcome, Unknown | Cancelled):
+    elif isinstance(state.outcome, records.Unknown | records.Cancelled):
         lines.append(task_end_text(state.outcome, ""))
     return "\n".join(lines)
 
 
-def describe_progress(reported: Progressed) -> str:
+def describe_progress(reported: records.Progressed) -> str:
     """The progress, in the words of the tool."""
     share = "" if reported.fraction is None else f"{reported.fraction * 100:.0f} %"
     return ": ".join(part for part in (share, _one_line(reported.note or "")) if part)
@@ -113,7 +112,7 @@ async def list_tasks(ctx: CallContext, limit: Annotated[int, Field(ge=1, le=MOST
     for each in found:
         try:
             lines.append(summary_line(await ctx.host.glance_task(each.id), now))
-        except StoreError:  # a damaged task must not hide the others
+        except errors.StoreError:  # a damaged task must not hide the others
             lines.append(f"{each.id}: it can't be read any more; its records are damaged")
     return "\n".join(lines) or "There are no tasks."
 
@@ -140,9 +139,9 @@ async def read_task(
     host = ctx.host
     state = await _task(host, id)
     data: bytes | None = None  # the whole result, even if the model has seen only its beginning and end
-    if isinstance(state.outcome, Done) and state.outcome.kept:
+    if isinstance(state.outcome, records.Done) and state.outcome.kept:
         data = await host.store.blob(state.outcome.kept[0].digest)
-    elif isinstance(state.outcome, Done) and (result := await host.task_result(state)) is not None:
+    elif isinstance(state.outcome, records.Done) and (result := await host.task_result(state)) is not None:
         data = result_as_lines(result)
     if data is None:
         return describe_task(state, host.now)
@@ -201,5 +200,5 @@ async def read_result(
 async def _task(host: ToolHost, id: str) -> ProcessState:
     try:
         return await host.task(id)
-    except (TaskUnknown, InvalidId):
+    except (errors.TaskUnknown, errors.InvalidId):
         raise ToolRetry(f"There is no task {id[:80]!r} here. list_tasks tells which there are.") from None

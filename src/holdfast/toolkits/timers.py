@@ -9,8 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from holdfast.errors import InvalidNumber, NotificationUnknown
-from holdfast.names import check_int
+from holdfast import errors, names
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import AnyTool, Reach, ToolRetry, tool
 from holdfast.tools.results import format_duration, format_time
@@ -94,12 +93,12 @@ def timers(
         longest: Longest time of a timer.
     """
     bounds = TimerLimits(
-        check_int("most", most, least=1, most=_MAX_TIMERS),
+        names.check_int("most", most, least=1, most=_MAX_TIMERS),
         _duration_ms("shortest", shortest),
         _duration_ms("longest", longest),
     )
     if bounds.shortest > bounds.longest:
-        raise InvalidNumber("shortest", shortest, "it is above longest")
+        raise errors.InvalidNumber("shortest", shortest, "it is above longest")
 
     @tool(idempotent=True, background=False, reach=_REACH)
     async def set_timer(
@@ -136,7 +135,7 @@ def timers(
 def _duration_ms(what: str, given: float | timedelta) -> int:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if type(seconds) not in (int, float) or not 0 < seconds <= _TEN_YEARS:
-        raise InvalidNumber(what, given, "it must be a timedelta or seconds, above zero and below ten years")
+        raise errors.InvalidNumber(what, given, "it must be a timedelta or seconds, above zero and below ten years")
     return max(1, round(seconds * 1000))
 
 
@@ -166,7 +165,7 @@ async def cancel_timer(ctx: CallContext, id: Annotated[int, Field(ge=1)]) -> str
     """
     if await ctx.host.forget_reminder(TIMER_KIND, id):
         return f"Timer {id} is cancelled."
-    with suppress(NotificationUnknown):
+    with suppress(errors.NotificationUnknown):
         found = await ctx.host.store.notification(id)
         if found.journal == ctx.host.session and found.kind == TIMER_KIND:
             is_late = found.state != "cancelled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -60,16 +61,12 @@ def files(
         raise InvalidArgument("skip", skip, "a sequence of names")
     bounds = FileLimits() if limits is None else limits
     workspace = Workspace(root, hard_links=hard_links)
-    guard = make_protection(protect, unprotect, Path(workspace.path).parts)
-    reading = reading_tools(workspace, bounds, tuple(skip))
-    return (*reading, *writing_tools(FileWriter(workspace, guard, bounds))) if write else reading
+    writer = FileWriter(workspace, make_protection(protect, unprotect, Path(workspace.path).parts), bounds)
+    skipped, timeout, folder = tuple(skip), bounds.seconds + _SLACK, workspace.path
+    writes = Reach(family="files", external=False, paths=("path",), base=folder, workspaces=(folder,), hides_store=True)
+    reads = replace(writes, private=True)
 
-
-def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...]) -> tuple[AnyTool, ...]:
-    """The tools that change nothing."""
-    reach = _reach(workspace.path, private=True)
-
-    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    @tool(read_only=True, timeout=timeout, reach=reads)
     def list_files(path: str = ".", glob: str = "", recursive: bool = False) -> str:  # for models
         """List the files and directories in a directory of the workspace.
 
@@ -81,9 +78,9 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
             glob: Only what matches, such as '*.py' or 'src/**/*.{ts,tsx}'. A glob with '/' also looks into directories.
             recursive: Also list what is in the directories below.
         """
-        return list_directory(workspace, limits, skip, parse_path(path), glob, recursive=recursive)
+        return list_directory(workspace, bounds, skipped, parse_path(path), glob, recursive=recursive)
 
-    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    @tool(read_only=True, timeout=timeout, reach=reads)
     def read_file(path: str, start: int = 1, lines: int = _LINES) -> str:
         """Read a text file of the workspace. Each line begins with its number and a tab, which are not in the file.
 
@@ -96,9 +93,9 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
         """
         place = parse_file_path(path)
         advice = "use search_files to find the part that you need"
-        return read_file_page(workspace, place.encoded(), str(place), start, lines, limits, advice)
+        return read_file_page(workspace, place.encoded(), str(place), start, lines, bounds, advice)
 
-    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    @tool(read_only=True, timeout=timeout, reach=reads)
     def search_files(
         pattern: str,
         path: str = ".",
@@ -117,29 +114,13 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
             ignore_case: Whether upper and lower case are the same.
             context: How many lines to show before and after each match, 0 to 10.
         """
-        search = FileSearch(workspace, limits, skip)
+        search = FileSearch(workspace, bounds, skipped)
         return search.run(parse_path(path), pattern, glob, ignore_case=ignore_case, context=context)
 
-    return list_files, read_file, search_files
+    if not write:
+        return list_files, read_file, search_files
 
-
-def _reach(path: str, *, private: bool) -> Reach:
-    return Reach(
-        family="files",
-        private=private,
-        external=False,
-        paths=("path",),
-        base=path,
-        workspaces=(path,),
-        hides_store=True,
-    )
-
-
-def writing_tools(writer: FileWriter) -> tuple[AnyTool, ...]:
-    """The tools that change files."""
-    reach = _reach(writer.root.path, private=False)
-
-    @tool(idempotent=True, destructive=True, reach=reach)
+    @tool(idempotent=True, destructive=True, reach=writes)
     def write_file(path: str, content: str) -> str:
         """Create a file in the workspace, or replace all of it. Directories on the way are created.
 
@@ -154,7 +135,7 @@ def writing_tools(writer: FileWriter) -> tuple[AnyTool, ...]:
     def reconcile(ctx: Context, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: ARG001
         return writer.find_out(parse_file_path(path), old, new)
 
-    @tool(destructive=True, reconcile=reconcile, reach=reach)
+    @tool(destructive=True, reconcile=reconcile, reach=writes)
     def edit_file(path: str, old: str, new: str, all: bool = False) -> str:  # for models
         """Replace a piece of a text file in the workspace, exactly.
 
@@ -169,4 +150,4 @@ def writing_tools(writer: FileWriter) -> tuple[AnyTool, ...]:
         """
         return writer.edit(parse_file_path(path), old, new, every=all)
 
-    return write_file, edit_file
+    return list_files, read_file, search_files, write_file, edit_file

@@ -13,8 +13,7 @@ from typing import Final
 
 from holdfast.errors import HoldfastError, UsageError, WorldError
 from holdfast.filelocks import lock_file
-from holdfast.toolkits.files import workspace
-from holdfast.toolkits.files.pages import decode_text, number_lines
+from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import NotDone
 
 
@@ -149,7 +148,7 @@ class FileWriter:
         end = min(done.first_line + new.count("\n"), done.first_line + 2 * _CONTEXT) + _CONTEXT
         lines = re.split("\r?\n", done.text)
         lines = lines if lines[-1] else lines[:-1]
-        shown = number_lines(begin, [line[: self.limits.line_chars] for line in lines[begin - 1 : end]])
+        shown = pages.number_lines(begin, [line[: self.limits.line_chars] for line in lines[begin - 1 : end]])
         return f"Edited {place}: replaced {places}, from line {done.first_line:,} on.\n{shown}"
 
     def find_out(self, place: workspace.WorkspacePath, old: str, new: str) -> str:
@@ -191,7 +190,7 @@ class FileWriter:
         with self.root.file(place.name, label, below=below, follow=False) as number:
             before = os.fstat(number)
             data = workspace.read_bytes(number, label, self.limits.write_bytes, "it is too large to be edited")
-        text = "".join(decode_text([data], label))
+        text = "".join(pages.decode_text([data], label))
         return before, f"\ufeff{text}" if data.startswith(b"\xef\xbb\xbf") else text
 
     def _directory(self, place: workspace.WorkspacePath) -> AbstractContextManager[int]:
@@ -227,14 +226,13 @@ class FileWriter:
     ) -> None:
         label = str(place)
         temporary = f".holdfast-{hashlib.sha256(place.name).hexdigest()[:16]}.tmp".encode()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with workspace.translate_errors(label):
             # This process holds the lock, so an existing temporary file was left by a killed process.
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=below)
             # The replacement of a private file is private from its first byte on.
             mode = 0o666 if old is None else 0o600
-            number = self.root.opener(below, temporary, flags, follow=False, mode=mode)
+            number = self.root.opener(below, temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, follow=False, mode=mode)
         try:
             with workspace.translate_errors(label):
                 _write_file(number, data, old)

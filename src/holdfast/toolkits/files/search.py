@@ -234,11 +234,7 @@ class FileSearch:
         return self._render()
 
     def _search_directory(
-        self,
-        below: int,
-        place: workspace.WorkspacePath,
-        wanted: PathTest | None,
-        matcher: RegexMatcher,
+        self, below: int, place: workspace.WorkspacePath, wanted: PathTest | None, matcher: RegexMatcher
     ) -> None:
         for entry in self._walk.entries(below, recursive=True):
             if not stat.S_ISREG(entry.mode) or (wanted is not None and not wanted(entry.shown.split("/"))):

@@ -245,10 +245,9 @@ def fold_name(name: str) -> str:
     """A name as the most lenient file system compares it."""
     if _PLAIN.fullmatch(name):  # nearly all names of nearly all workspaces
         return name.lower()
-    folded = unicodedata.normalize("NFKC", name).casefold()
     visible = "".join(
         char
-        for char in folded
+        for char in unicodedata.normalize("NFKC", name).casefold()
         if unicodedata.category(char) not in {"Cf", "Cc"}
         and not any(low <= ord(char) <= high for low, high in _IGNORED)
     )

@@ -16,14 +16,13 @@ from holdfast.errors import InvalidArgument
 from holdfast.names import check_int
 from holdfast.store.paths import FOLDER, in_store_folder
 from holdfast.toolkits.files.workspace import make_protection
-from holdfast.toolkits.shell.guard import DISARMED_SUFFIX, inspect_abandoned, list_names
+from holdfast.toolkits.shell import guard, run
 from holdfast.toolkits.shell.policy import WORKSPACE, Profile, ShellSettings, check_command, check_env, check_timeout
 from holdfast.toolkits.shell.policy import CommandRefused as CommandRefused
 from holdfast.toolkits.shell.policy import ControlGroupRefused as ControlGroupRefused
 from holdfast.toolkits.shell.policy import SandboxFailed as SandboxFailed
 from holdfast.toolkits.shell.policy import SandboxUnavailable as SandboxUnavailable
 from holdfast.toolkits.shell.policy import WorkspaceRefused as WorkspaceRefused
-from holdfast.toolkits.shell.run import CommandResult, run_command
 from holdfast.toolkits.shell.sandbox import check_control_groups, require_sandbox
 from holdfast.toolkits.shell.sandbox import sandbox_problem as sandbox_problem
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
@@ -43,8 +42,8 @@ _PROTECTED_NOTE: Final = (
 )
 _DISARMED_NOTE: Final = (
     "git repositories appeared and were disarmed, so that git on the host does not run what they name: {} "
-    f"(HEAD, or a .git file, was renamed to end in {DISARMED_SUFFIX}; "
-    f"a person whose own it is undoes that there with `mv HEAD{DISARMED_SUFFIX} HEAD`)"
+    f"(HEAD, or a .git file, was renamed to end in {guard.DISARMED_SUFFIX}; "
+    f"a person whose own it is undoes that there with `mv HEAD{guard.DISARMED_SUFFIX} HEAD`)"
 )
 _REACH_NOTES: Final = {
     "read": f"The workspace is {WORKSPACE} and can only be read; /tmp can be written. There is no network.",
@@ -105,7 +104,7 @@ def shell(
         require_sandbox()
         check_control_groups(settings.control_groups, settings.memory)
         if settings.writes:
-            inspect_abandoned(settings.workspace, settings.protection)
+            guard.inspect_abandoned(settings.workspace, settings.protection)
     return (_make_tool(settings),)
 
 
@@ -155,9 +154,9 @@ def _make_tool(settings: ShellSettings) -> AnyTool:
 
         checked, seconds = check_command(command), min(float(timeout), settings.seconds)
         asked = {"settings": settings, "command": checked, "seconds": seconds, "tell": tell, "stop": stop}
-        work = asyncio.ensure_future(run_in_thread(run_command, asked))
+        work = asyncio.ensure_future(run_in_thread(run.run_command, asked))
         try:
-            return _render_result(cast("CommandResult", await asyncio.shield(work)))
+            return _render_result(cast("run.CommandResult", await asyncio.shield(work)))
         except asyncio.CancelledError:
             # After a cancellation, nothing may still run.
             stop.set()
@@ -191,7 +190,7 @@ def _make_tool(settings: ShellSettings) -> AnyTool:
     return make(shell)
 
 
-def _render_result(ended: CommandResult) -> dict[str, Any]:
+def _render_result(ended: run.CommandResult) -> dict[str, Any]:
     """The result for the model, with a note if the output or the workspace needs one."""
     notes = [ended.killed] if ended.killed else []
     if ended.shown.left_out:
@@ -205,7 +204,7 @@ def _render_result(ended: CommandResult) -> dict[str, Any]:
         (found.armed, "git repositories appeared that could not be disarmed, do not run git in {}"),
     ):
         if names:
-            notes.append(note.format(list_names(names, _MAX_LISTED)))
+            notes.append(note.format(guard.list_names(names, _MAX_LISTED)))
     if found.left_out:
         notes.append(f"{found.left_out:,} more of them are not listed")
     if found.unread:

@@ -374,8 +374,7 @@ def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
     parts += _when((56, 220)[column], namespaces)  # clone
     parts += _when((16, 29)[column], terminal)  # ioctl
     parts += _when((41, 198)[column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])  # socket
-    pair = [*_argument(1), (_AND, 0, 0, 0xF), *_one_of(_PAIRS, errno.EPERM)]
-    parts += _when((53, 199)[column], pair)  # socketpair
+    parts += _when((53, 199)[column], [*_argument(1), (_AND, 0, 0, 0xF), *_one_of(_PAIRS, errno.EPERM)])  # socketpair
     if segment is not None:
         parts += _when((29, 194)[column], [*_above(1, segment, errno.ENOMEM), _ALLOWED])  # shmget
     for numbers, mode, flags in _MODES:

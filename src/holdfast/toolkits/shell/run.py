@@ -189,19 +189,12 @@ def _disk_usage(folder: str) -> FolderSize | None:
 
 _KILLER_SCRIPT: Final = """
 while read -r sign group; do
-  if [ "$sign" = + ]; then
-    groups="$groups $group"
-  else
-    rest=
-    for each in $groups; do
-      [ "$each" = "$group" ] || rest="$rest $each"
-    done
-    groups=$rest
-  fi
+  if [ "$sign" = + ]; then groups="$groups $group"; continue; fi
+  rest=
+  for each in $groups; do [ "$each" = "$group" ] || rest="$rest $each"; done
+  groups=$rest
 done
-for each in $groups; do
-  kill -s KILL -- "-$each"
-done
+for each in $groups; do kill -s KILL -- "-$each"; done
 """
 # It is not a child of this process, so code that waits for all children does not see it.
 _DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
@@ -433,8 +426,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
             *policy.TMPFS_FOLDERS,
             *(f"{policy.WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in"),
         )
-        inside = f"/proc/{child.number}/root"
-        child.usage = UsageMonitor(inside, settings, in_memory, memory_bound=group.bounds_memory)
+        child.usage = UsageMonitor(f"/proc/{child.number}/root", settings, in_memory, memory_bound=group.bounds_memory)
         yield child
 
 

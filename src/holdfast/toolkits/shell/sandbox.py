@@ -24,8 +24,6 @@ from holdfast.toolkits.shell import policy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.toolkits.shell.policy import Profile
-
 
 # ---- is there a sandbox? ----
 
@@ -142,7 +140,7 @@ def shell_program() -> str:
 
 
 @cache
-def visible_tree(profile: Profile) -> policy.HostTree:
+def visible_tree(profile: policy.Profile) -> policy.HostTree:
     """The files of this machine that a command may see."""
     wanted = ["/usr", "/nix/store", "/gnu/store", *_ETC_FILES, *(_RESOLVER_FILES if profile == "network" else ())]
     folders = [path for path in wanted if Path(path).exists()]

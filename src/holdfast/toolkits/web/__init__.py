@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import holdfast
-from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.names import check_int
+from holdfast import __version__, errors, names
 from holdfast.toolkits.web.urls import DEFAULT_PORTS, make_url_policy
 from holdfast.toolkits.web.urls import ContentRefused as ContentRefused
 from holdfast.toolkits.web.urls import FetchFailed as FetchFailed
@@ -67,13 +65,13 @@ def web(
         allow=allow, deny=deny, allow_private=allow_private, schemes=schemes, ports=ports, downgrade=downgrade
     )
     if resolver is not None and not callable(resolver):
-        raise InvalidArgument("resolver", resolver, "an async function")
+        raise errors.InvalidArgument("resolver", resolver, "an async function")
     if user_agent is not None and not (type(user_agent) is str and user_agent.isascii() and user_agent.isprintable()):
-        raise InvalidArgument("user_agent", user_agent, "printable ASCII text")
+        raise errors.InvalidArgument("user_agent", user_agent, "printable ASCII text")
     if type(timeout) not in (int, float) or not 0 < timeout < float("inf"):
-        raise InvalidNumber("timeout", timeout, "it must be a number of seconds above 0")
+        raise errors.InvalidNumber("timeout", timeout, "it must be a number of seconds above 0")
     for what, value, least in (("limit", limit, 1), ("characters", characters, 100), ("redirects", redirects, 0)):
-        check_int(what, value, least=least)
+        names.check_int(what, value, least=least)
 
     from holdfast.toolkits.web.fetch import Fetcher, system_resolver  # not with the door
     from holdfast.tools.definition import Reach, tool
@@ -81,7 +79,7 @@ def web(
     fetcher = Fetcher(
         policy=policy,
         resolver=resolver or system_resolver,
-        user_agent=user_agent or f"holdfast/{holdfast.__version__}",
+        user_agent=user_agent or f"holdfast/{__version__}",
         timeout=float(timeout),
         limit=limit,
         characters=characters,
@@ -101,6 +99,6 @@ def web(
             start: The character of the text to begin with; 0 for its beginning.
             raw: Give the source of an HTML page instead of its readable text.
         """
-        return await fetcher.fetch(url, start=check_int("start", start), raw=raw)
+        return await fetcher.fetch(url, start=names.check_int("start", start), raw=raw)
 
     return (fetch,)

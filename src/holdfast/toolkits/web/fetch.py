@@ -13,10 +13,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import unquote
 
-from holdfast.errors import InvariantBroken
-from holdfast.media import File
+from holdfast import errors, media
+from holdfast.toolkits.web import urls
 from holdfast.toolkits.web.page import ShowableContent, WebPage, classify_content, decode_body, render_html, render_page
-from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, UrlRefused, parse_url
 from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     import aiohttp
     from aiohttp.abc import AbstractResolver, ResolveResult
-
-    from holdfast.toolkits.web.urls import Address, Url, UrlPolicy
 
 
 # ---- bodies ----
@@ -88,8 +85,7 @@ class BodyDecoder:
         if self._members > MAX_MEMBERS:
             raise BodyBroken("it is compressed in too many pieces")
         gzip = self._kind == "gzip"
-        headed = gzip or data[0] & 0x0F == 8
-        self._inflater = zlib.decompressobj((16 * gzip + zlib.MAX_WBITS) * (1 if headed else -1))
+        self._inflater = zlib.decompressobj((16 * gzip + zlib.MAX_WBITS) * (1 if gzip or data[0] & 0x0F == 8 else -1))
         return self._inflater
 
     def _over(self, data: bytes) -> bool:
@@ -112,10 +108,10 @@ async def system_resolver(host: str) -> list[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-async def resolve_host(url: Url, policy: UrlPolicy, resolver: Resolver) -> tuple[Address, ...]:
+async def resolve_host(url: urls.Url, policy: urls.UrlPolicy, resolver: Resolver) -> tuple[urls.Address, ...]:
     """The addresses to dial for `url`; raises `UrlRefused` if any address of its name is forbidden."""
     if url.address is not None:
-        addresses: tuple[Address, ...] = (url.address,)
+        addresses: tuple[urls.Address, ...] = (url.address,)
     else:
         try:
             found = list(await resolver(url.host))
@@ -123,19 +119,19 @@ async def resolve_host(url: Url, policy: UrlPolicy, resolver: Resolver) -> tuple
         except (OSError, UnicodeError) as error:
             words = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             reason = f"the name {url.host} could not be looked up ({words}); is it spelt right?"
-            raise FetchFailed(str(url), reason) from None
+            raise urls.FetchFailed(str(url), reason) from None
         except ValueError as error:
             reason = f"the lookup of {url.host} gave something that is no address: {error}"
-            raise FetchFailed(str(url), reason) from None
+            raise urls.FetchFailed(str(url), reason) from None
         if not addresses:
-            raise FetchFailed(str(url), f"the name {url.host} has no address")
+            raise urls.FetchFailed(str(url), f"the name {url.host} has no address")
     policy.check_addresses(url, addresses)
     if not policy.trusts(url) and any(is_own_address(address) for address in addresses):
-        raise UrlRefused(str(url), "it leads to this machine itself")
+        raise urls.UrlRefused(str(url), "it leads to this machine itself")
     return addresses[:16]
 
 
-def is_own_address(address: Address) -> bool:
+def is_own_address(address: urls.Address) -> bool:
     """True if `address` belongs to this machine: then a request to it would also come from it. Sends no packet."""
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     try:
@@ -148,7 +144,7 @@ def is_own_address(address: Address) -> bool:
 
 @asynccontextmanager
 async def open_response(
-    url: Url, addresses: Sequence[Address], tls: ssl.SSLContext | None, user_agent: str
+    url: urls.Url, addresses: Sequence[urls.Address], tls: ssl.SSLContext | None, user_agent: str
 ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
     """The response to a GET of `url` from one of `addresses`, before its body; raises `FetchFailed` if none begins.
 
@@ -177,7 +173,7 @@ async def open_response(
         try:
             response = await session.get(URL(str(url), encoded=True), headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise FetchFailed(str(url), _describe_failure(error)) from None
+            raise urls.FetchFailed(str(url), _describe_failure(error)) from None
         async with response:
             yield response
 
@@ -185,7 +181,7 @@ async def open_response(
 class _PinnedResolver:
     """Resolves one name, to the checked addresses."""
 
-    def __init__(self, name: str, addresses: Sequence[Address]) -> None:
+    def __init__(self, name: str, addresses: Sequence[urls.Address]) -> None:
         self._name = name
         self._addresses = addresses
 
@@ -194,7 +190,7 @@ class _PinnedResolver:
     ) -> list[ResolveResult]:
         del family
         if host != self._name:
-            raise InvariantBroken(f"a lookup of {host!r} while {self._name!r} was fetched")
+            raise errors.InvariantBroken(f"a lookup of {host!r} while {self._name!r} was fetched")
         return [
             {
                 "hostname": host,
@@ -211,13 +207,13 @@ class _PinnedResolver:
         return
 
 
-def _guarded(addresses: frozenset[Address]) -> Callable[[Any], socket.socket]:
+def _guarded(addresses: frozenset[urls.Address]) -> Callable[[Any], socket.socket]:
     """A factory of sockets that refuses every unchecked address."""
 
     def make(info: tuple[Any, ...]) -> socket.socket:
         family, kind, proto, _, place = info
         if ip_address(str(place[0]).partition("%")[0]) not in addresses:
-            raise InvariantBroken(f"{place[0]} was about to be dialled without having been checked")
+            raise errors.InvariantBroken(f"{place[0]} was about to be dialled without having been checked")
         return socket.socket(family, kind, proto)
 
     return make
@@ -251,7 +247,7 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 @dataclass(frozen=True, slots=True)
 class _HttpAnswer:
-    url: Url
+    url: urls.Url
     hops: int
     status: int
     headers: Mapping[str, str]
@@ -269,7 +265,7 @@ class _HttpAnswer:
 class Fetcher:
     """Fetches within a policy and limits."""
 
-    policy: UrlPolicy
+    policy: urls.UrlPolicy
     resolver: Resolver
     user_agent: str
     timeout: float
@@ -281,9 +277,9 @@ class Fetcher:
     redirects: int
     _tls: ssl.SSLContext | None = None
 
-    async def fetch(self, text: str, *, start: int, raw: bool) -> str | File:
+    async def fetch(self, text: str, *, start: int, raw: bool) -> str | media.File:
         """The text at the URL from character `start` on, or the file."""
-        url = parse_url(text)
+        url = urls.parse_url(text)
         self.policy.check(url)
         timer = asyncio.timeout(self.timeout)
         try:
@@ -293,13 +289,13 @@ class Fetcher:
                     if isinstance(found, _HttpAnswer):
                         return await self._present(found, start=start, raw=raw)
                     url = found
-                raise FetchFailed(str(url), f"there were more than {self.redirects} redirects on the way to it")
+                raise urls.FetchFailed(str(url), f"there were more than {self.redirects} redirects on the way to it")
         except TimeoutError:
             if not timer.expired():
                 raise
-        raise FetchFailed(str(parse_url(text)), f"it took longer than {self.timeout:g} s")
+        raise urls.FetchFailed(str(urls.parse_url(text)), f"it took longer than {self.timeout:g} s")
 
-    async def _request(self, url: Url, hops: int) -> _HttpAnswer | Url:
+    async def _request(self, url: urls.Url, hops: int) -> _HttpAnswer | urls.Url:
         """The response, or the next URL, checked as text only."""
         if self._tls is None and url.scheme == "https":
             # The system's trusted roots are on the disk.
@@ -312,12 +308,12 @@ class Fetcher:
                 return self.policy.follow(url, location)
             return _HttpAnswer(url, hops, response.status, response.headers, *await self._body(url, response))
 
-    async def _body(self, url: Url, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    async def _body(self, url: urls.Url, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
         """The decompressed body; True if it was cut at the limit."""
         encoding = response.headers.get("Content-Encoding", "")
         decoder = choose_decoder(encoding)
         if decoder is None:
-            raise ContentRefused(str(url), f"it came compressed as {encoding[:40]!a}, which was not asked for")
+            raise urls.ContentRefused(str(url), f"it came compressed as {encoding[:40]!a}, which was not asked for")
         import aiohttp
 
         limit, wire, size = self.limit, 0, 0
@@ -332,12 +328,12 @@ class Fetcher:
                     return b"".join(parts)[:limit], True
             decoder.end()
         except BodyBroken as error:
-            raise FetchFailed(str(url), f"its body is damaged: {error}") from None
+            raise urls.FetchFailed(str(url), f"its body is damaged: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise FetchFailed(str(url), f"the answer broke off ({type(error).__name__})") from None
+            raise urls.FetchFailed(str(url), f"the answer broke off ({type(error).__name__})") from None
         return b"".join(parts), False
 
-    async def _present(self, found: _HttpAnswer, *, start: int, raw: bool) -> str | File:
+    async def _present(self, found: _HttpAnswer, *, start: int, raw: bool) -> str | media.File:
         kind = classify_content(found.headers.get("Content-Type", ""), found.body)
         url = str(found.url)
         if found.status >= HTTPStatus.MULTIPLE_CHOICES:
@@ -350,17 +346,16 @@ class Fetcher:
                 page = cast("WebPage", await run_in_thread(found.read, {"kind": kind, "raw": False}))
                 words = " ".join(page.text[: 4 * _MOST_SAID].split())
                 words = words if len(words) <= _MOST_SAID else f"{words[:_MOST_SAID]}..."
-            raise PageFailed(url, found.status, phrase + waits, words)
+            raise urls.PageFailed(url, found.status, phrase + waits, words)
         if not found.body:
             return render_page(url, found.hops, "", WebPage("", "", cut=False), start=0, most=1)
         if isinstance(kind, str):
-            raise ContentRefused(url, kind)
+            raise urls.ContentRefused(url, kind)
         if kind.kind == "file":
             if found.cut:
-                raise ContentRefused(url, f"it is {kind.media_type} of more than {self.limit:,} bytes")
+                raise urls.ContentRefused(url, f"it is {kind.media_type} of more than {self.limit:,} bytes")
             name = unquote(found.url.path.partition("?")[0].rpartition("/")[2], errors="replace")[:200]
-            return File(found.body, kind.media_type, name=name if name and name.isprintable() else None)
+            return media.File(found.body, kind.media_type, name=name if name and name.isprintable() else None)
         page = cast("WebPage", await run_in_thread(found.read, {"kind": kind, "raw": raw}))
         cut_at = self.limit if found.cut else None
-        most = self.characters
-        return render_page(url, found.hops, kind.media_type, page, start=start, most=most, cut_at=cut_at)
+        return render_page(url, found.hops, kind.media_type, page, start=start, most=self.characters, cut_at=cut_at)

@@ -15,6 +15,7 @@ from tests.patience import PATIENCE
 import holdfast as hf
 from holdfast.events import TERMINAL, RecordEvent
 from holdfast.messages import CallChunk, CallStart, ModelReply, StreamEnd, StreamStart, TextChunk
+from holdfast.runtime.changes import MAX_ENDED_DRIVES
 from holdfast.testing import ManualClock, ScriptedModel, call, error, stream, text
 
 if TYPE_CHECKING:
@@ -109,10 +110,33 @@ async def test_behind_every_event_of_a_turn_that_is_over_come_the_remaining_reco
             assert _records(rest) == _records(whole[n:])
 
 
-async def test_behind_a_live_event_of_a_turn_that_is_over_comes_a_gap_first() -> None:
+async def test_behind_a_live_event_of_a_turn_that_has_just_ended_comes_exactly_the_rest() -> None:
     agent = _agent([call("look", n=2), stream("ten ", "it is")])
     async with hf.open(None, agents=[agent]) as runtime:
         whole = await _finished(runtime, agent)
+        session = runtime.session("s", agent=agent)
+        for n, event in enumerate(whole[:-1], 1):
+            assert await _until(session.events(after=event.cursor), _ends) == whole[n:]
+
+
+async def test_an_observer_that_comes_when_a_quick_turn_has_ended_sees_its_live_events() -> None:
+    agent = _agent([stream("ten ", "it is")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("hello")
+        await turn.outcome()
+        await at_rest(runtime)
+        found = await _until(turn.events(), _ends)
+        assert "".join(event.text for event in found if isinstance(event, hf.TextDelta)) == "ten it is"
+
+
+async def test_behind_a_live_event_of_a_turn_that_ended_many_turns_ago_comes_a_gap_first() -> None:
+    agent = _agent([call("look", n=2), stream("ten ", "it is")])
+    other = hf.Agent("other", model=ScriptedModel([text("yes")] * MAX_ENDED_DRIVES))
+    async with hf.open(None, agents=[agent, other]) as runtime:
+        whole = await _finished(runtime, agent)
+        for n in range(MAX_ENDED_DRIVES):
+            await (await runtime.session(f"other-{n}", agent=other).send("?")).outcome()
+        await at_rest(runtime)
         session = runtime.session("s", agent=agent)
         live = [event for event in whole if not isinstance(event, RECORDS)]
         assert live
@@ -168,7 +192,7 @@ async def test_a_number_stands_for_the_record_with_that_sequence() -> None:
     async with hf.open(None, agents=[agent]) as runtime:
         whole = _records(await _finished(runtime, agent))
         rest = await _until(runtime.session("s").events(after=whole[1].seq), _ends)
-        assert rest == [event for event in whole if event.seq > whole[1].seq]
+        assert _records(rest) == [event for event in whole if event.seq > whole[1].seq]
 
 
 async def test_the_cursor_of_a_gap_leads_to_the_records_behind_it() -> None:

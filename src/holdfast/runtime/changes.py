@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -244,6 +244,8 @@ class ChangeFeed:
         """Journals that this process drives: their drives call `touch`."""
         self.buffers: dict[str, LiveEventBuffer] = {}
         """The live events of the drive of each session."""
+        self._ended: OrderedDict[str, LiveEventBuffer] = OrderedDict()
+        """The live events of the last drives, for readers that come as a quick turn ends."""
         self._followers: dict[str, list[_LivePosition | _LivePositions]] = {}
         self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -359,6 +361,7 @@ class ChangeFeed:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         self._fail(StoreClosed())
+        self._ended.clear()
 
     # ---- live events ----
 
@@ -374,6 +377,15 @@ class ChangeFeed:
         buffer.closed = True
         if self.buffers.get(buffer.session) is buffer:
             del self.buffers[buffer.session]
+        if buffer.last:
+            self._ended[buffer.session] = buffer
+            self._ended.move_to_end(buffer.session)
+            if len(self._ended) > MAX_ENDED_DRIVES:
+                self._ended.popitem(last=False)
+
+    def newest_buffer(self, session: str) -> LiveEventBuffer | None:
+        """The live events of the drive of a session, or of its last one."""
+        return self.buffers.get(session) or self._ended.get(session)
 
     @contextmanager
     def offering(self, session: str, reader: _LivePosition | _LivePositions) -> Generator[None]:
@@ -394,6 +406,8 @@ MAX_EVENTS: Final = 2_048
 """Live events kept for one session."""
 MAX_AGE_MS: Final = 120_000
 """Longest age of a buffered live event."""
+MAX_ENDED_DRIVES: Final = 64
+"""Ended drives whose live events are kept."""
 WAKE_INTERVAL: Final = 0.008
 """Least time between two wake-ups of a reader in seconds, half a frame of a screen: faster events are read together."""
 LIVE_PAGE: Final = 64
@@ -679,7 +693,7 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
     store, buffers = feed.store, feed.buffers
     live = _LivePosition(session, after.place, store.clock)
     with feed.offering(session, live):
-        buffer = buffers.get(session)  # before the first await: a quick turn may end during it
+        buffer = feed.newest_buffer(session)  # a quick turn may have ended, or end during the first await
         if buffer is not None:
             live.offer(buffer)
         head = (await store.heads([session])).get(session, 0)

@@ -96,6 +96,7 @@ class LeasedJournal:
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
         self._store = store
+        self.epoch = lease.epoch
         self._lease = lease
         self._on_durable = on_durable
         self.now = wall_clock(store.clock)

@@ -282,8 +282,8 @@ async def test_another_process_sees_all_records_in_order_while_this_one_works(tm
             await _work(runtime, agent, sessions=3, turns=3)
             seen = (await observer.stdout.read()).splitlines()
             assert await observer.wait() == 0
-        here = _records(await _until(runtime.events(after=0), _ended(9)))
-        assert seen == [encode(event) for event in here]
+        here = [encode(event) for event in _records(await _until(runtime.events(after=0), _ended(9)))]
+        assert [line for line in seen if "~" not in msgspec.json.decode(line)["cursor"]] == here
 
 
 async def test_another_process_sees_a_record_before_the_turn_is_over(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ async def test_an_observer_beside_another_runtime_has_its_records_soon(tmp_path:
         watching = asyncio.create_task(_until(watcher.session("s0").events(), _ended(1)))
         await _work(worker, agent, sessions=1)
         found = await asyncio.wait_for(watching, PATIENCE)
-        assert found == _records(await _until(worker.session("s0").events(), _ended(1)))
+        assert _records(found) == _records(await _until(worker.session("s0").events(), _ended(1)))
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------

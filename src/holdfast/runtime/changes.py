@@ -525,9 +525,9 @@ class DriveEvents:
         """The epoch of its lease."""
         self.closed = False
         """The drive has ended."""
-        self.last = 0
+        self.last: int = 0
         """Number of the newest event."""
-        self.lost = -1
+        self.lost: int = -1
         """Sequence of the newest event that was dropped."""
         self._items: deque[LiveItem] = deque()
         self._read = 0

@@ -40,7 +40,7 @@ FRAME: Final = 0.016
 """Least time between two writes to the receivers in seconds: events in between are sent together."""
 MAX_RECEIVERS: Final = 256
 """Processes that one driving process serves."""
-MAX_FOLLOWED: Final = 256
+MAX_FOLLOWED: Final = 4_096
 """Sessions that a receiver names; with more it follows all."""
 MAX_UNSENT: Final = 256 * 1024
 """Bytes under way to one receiver, from which on it gets no more until it has read them."""
@@ -90,10 +90,14 @@ class _Welcome(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class _Follow(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """The sessions that the receiver wants from now on. The answers up to `_Followed` have what there is of them."""
+    """More sessions that the receiver wants, and those it does not want any more.
+
+    The answers up to `_Followed` have what there is of them. `ALL_JOURNALS` wants all.
+    """
 
     ticket: int
-    sessions: list[str]
+    more: list[str]
+    less: list[str]
 
 
 class _Followed(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -386,8 +390,8 @@ class _ReceiverLink(_Link):
                     return
                 self.prove()
                 self.transport.write(_frame(_Welcome(_mac(key, b"sender", name, self._nonce, nonce))))
-            case _Follow(ticket, sessions) if self.proved and len(sessions) <= MAX_FOLLOWED:
-                drives = self._sender.follow(self, sessions)
+            case _Follow(ticket, more, less) if self.proved and len(self.sessions) + len(more) <= 2 * MAX_FOLLOWED:
+                drives = self._sender.follow(self, self.sessions.difference(less).union(more))
                 if ALL_JOURNALS not in self.sessions:
                     self._numbers = {one: sent for one, sent in self._numbers.items() if one.session in self.sessions}
                 for drive in drives:
@@ -608,9 +612,10 @@ class _SenderLink(_Link):
                 del self._mirrors[drive]
         if wanted - self._sessions and self.answered.done():
             self.answered = asyncio.get_running_loop().create_future()
+        more, less = wanted - self._sessions, self._sessions - wanted
         self._sessions = wanted
         self._ticket += 1
-        self.transport.write(_frame(_Follow(self._ticket, sorted(wanted))))
+        self.transport.write(_frame(_Follow(self._ticket, sorted(more), sorted(less))))
 
     def end(self) -> None:
         """No reader waits for it any more, and its drives are out of reach."""

@@ -278,8 +278,10 @@ class ChangeFeed:
 
     def touch(self, journal: str) -> None:
         """Wake the readers of `journal`, which has changed in this process: at once, or soon if it has live events."""
+        buffer = self.buffers.get(journal)
+        if buffer is not None and self.sender is not None:
+            self.sender.mark(buffer)
         if self.readers:
-            buffer = self.buffers.get(journal)
             if buffer is None:
                 self.wake_readers(journal)
             else:
@@ -443,6 +445,11 @@ class ChangeFeed:
     def newest_buffer(self, session: str) -> LiveEventBuffer | MirroredEvents | None:
         """The live events of the drive of a session, or of its last one."""
         return self.buffers.get(session) or self.mirrors.get(session) or self._ended.get(session)
+
+    def drives(self, drive: str | None = None) -> list[LiveEventBuffer | MirroredEvents]:
+        """The live events of all drives under way, and of the ended drive with this id."""
+        ended = [] if drive is None else [buffer for buffer in self._ended.values() if buffer.id == drive]
+        return [*ended, *{**self.mirrors, **self.buffers}.values()]
 
     async def reach(self, name: str) -> None:
         """Get the live events of a session, or of all (`ALL_JOURNALS`), from the other processes that drive the store.
@@ -638,6 +645,8 @@ class LiveEventBuffer(DriveEvents):
             self.trim(now)
         if self._later is None and self._feed.readers:
             self.wake()
+        if self._feed.sender is not None:
+            self._feed.sender.mark(self)
 
     def wake(self) -> None:
         """Wake the readers: at once, or `WAKE_INTERVAL` after their last wake."""
@@ -651,8 +660,6 @@ class LiveEventBuffer(DriveEvents):
     def _wake_now(self) -> None:
         self._woken, self._later = asyncio.get_running_loop().time(), None
         self._feed.wake_readers(self.session)
-        if self._feed.sender is not None and not self.closed:
-            self._feed.sender.mark(self)
 
     def _join(self, kind: type[events.LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
         """Join a delta with the unread one before it if both belong to the same text."""
@@ -824,6 +831,10 @@ class _LivePosition:
         if self._buffers and isinstance(self._buffers[0], MirroredEvents) and self._buffers[0].id == self._passed[0]:
             self._number = self._passed[1]
 
+    def knows(self, drive: str) -> bool:
+        """True if the drive with this id is among those to read."""
+        return any(buffer.id == drive for buffer in self._buffers)
+
     def resume(self, cursor: Cursor) -> None:
         """Continue after the live event of a cursor, if the following ones are still kept."""
         known = next((buffer for buffer in self._buffers if buffer.id == cursor.buffer), None)
@@ -955,10 +966,10 @@ async def _follow_store(feed: ChangeFeed, start: Cursor | Awaitable[int]) -> Asy
         if after.place > last:
             raise CursorInvalid(after.place, f"the store has come to {last}")
         await feed.reach(ALL_JOURNALS)
-        heads = await store.heads(list({*feed.buffers, *feed.mirrors}))
+        heads = await store.heads([buffer.session for buffer in feed.drives(after.buffer)])
         positions = _LivePositions(store.clock, OrderedDict(heads))
         with feed.offering(ALL_JOURNALS, positions):
-            positions.begin(list({**feed.mirrors, **feed.buffers}.values()), after)
+            positions.begin(feed.drives(after.buffer), after)
             pos = after.place if after.seen == ALL_EVENTS else after.place - 1
             tag = cursor_tag(store.id)
             version, news = 0, True
@@ -1000,16 +1011,17 @@ class _LivePositions:
 
     def begin(self, buffers: list[LiveEventBuffer | MirroredEvents], after: Cursor) -> None:
         """Read the existing buffers, from the start or after the live event of a cursor."""
-        found = after.buffer is None
         for buffer in buffers:
             self._add(buffer, None)
-            if buffer.id == after.buffer:
-                found = True
-                self._positions[buffer.session].resume(after)
-            elif after.buffer is not None:
-                self._positions[buffer.session].skip()
-        if not found:
-            self._gap_reason = "the live events behind this cursor are not here any more"
+        if after.buffer is None:
+            return
+        self._gap_reason = "the live events behind this cursor are not here any more"
+        for live in self._positions.values():
+            if live.knows(after.buffer):
+                live.resume(after)
+                self._gap_reason = None
+            else:
+                live.skip()
 
     def offer(self, buffer: LiveEventBuffer | MirroredEvents) -> None:
         """Read the buffer of a new drive."""

@@ -273,8 +273,6 @@ class LiveSender:
                 del self._followers[session]
         for session in wanted - before:
             self._followers.setdefault(session, set()).add(link)
-        if bool(before) != bool(wanted):
-            self.feed.readers += 1 if wanted else -1  # so that drives report what they do
         if ALL_JOURNALS in wanted - before:
             return list(self.feed.buffers.values())
         drives = [self.feed.newest_buffer(session) for session in wanted - before]

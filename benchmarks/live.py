@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ import holdfast as hf
 from holdfast.messages import ModelReply, StreamEnd, StreamStart, TextChunk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 WATCHERS = 50
 PROCESSES = 2
@@ -75,15 +75,19 @@ async def _watch(path: str, watchers: int) -> None:
     print(json.dumps({"late": late, "gaps": gaps}), flush=True)
 
 
-@contextmanager
-def _watching(path: Path, watchers: int, processes: int) -> Generator[list[subprocess.Popen[str]]]:
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@asynccontextmanager
+async def _watching(path: Path, watchers: int, processes: int) -> AsyncGenerator[list[subprocess.Popen[str]]]:
     """Processes that follow the sessions of a store, once all of them do."""
     command = [sys.executable, __file__, "--watch", str(path), str(watchers // max(1, processes))]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    started = [_start(command) for _ in range(processes)]
     try:
         for process in started:
             assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
+            assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
         yield started
     finally:
         for process in started:
@@ -99,18 +103,17 @@ async def _drive(path: Path, watchers: int, processes: int) -> tuple[float, list
     agent = hf.Agent("writer", model=Writer())
     late: list[float] = []
     gaps = 0
-    async with hf.open(path, agents=[agent]) as runtime:
-        with _watching(path, watchers, processes) as started:
-            before = time.process_time()
-            turns = [await runtime.session(f"s{number}", agent=agent).send("Go.") for number in range(SESSIONS)]
-            for turn in turns:
-                await turn.outcome()
-            used = time.process_time() - before
-            for process in started:
-                assert process.stdout is not None
-                told = json.loads(await asyncio.to_thread(process.stdout.readline))
-                late += told["late"]
-                gaps += told["gaps"]
+    async with hf.open(path, agents=[agent]) as runtime, _watching(path, watchers, processes) as started:
+        before = time.process_time()
+        turns = [await runtime.session(f"s{number}", agent=agent).send("Go.") for number in range(SESSIONS)]
+        for turn in turns:
+            await turn.outcome()
+        used = time.process_time() - before
+        for process in started:
+            assert process.stdout is not None
+            told = json.loads(await asyncio.to_thread(process.stdout.readline))
+            late += told["late"]
+            gaps += told["gaps"]
     return used, late, gaps
 
 

@@ -26,7 +26,7 @@ from holdfast.runtime.runtime import context_of
 from holdfast.store import view_store
 from holdfast.store.paths import live_folder
 from holdfast.store.sqlite import sockets
-from holdfast.testing import ScriptedModel, stream
+from holdfast.testing import ScriptedModel, call, stream, text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -242,11 +242,11 @@ async def test_live_events_that_come_after_the_next_record_was_shown_are_one_gap
             held.append(sender)
 
         monkeypatch.setattr(changes, "ARRIVAL_WAIT", 0.01)
-        monkeypatch.setattr(side_channel.LiveSender, "_send", hold)
+        monkeypatch.setattr(side_channel.LiveSender, "send", hold)
         gate.opened.set()
         seen += await _until(events, lambda event: isinstance(event, hf.MessageCommitted))
         monkeypatch.undo()
-        _sender(driver)._send()
+        _sender(driver).send()
         seen += await _until(events, lambda event: isinstance(event, hf.events.Gap) or _ends(event))
         assert held
         assert _text(seen) == "one "
@@ -273,7 +273,7 @@ async def test_a_receiver_that_does_not_read_loses_events_and_holds_nobody_up(
 
     agent = hf.Agent(
         "a",
-        model=ScriptedModel([hf.testing.call(report), hf.testing.text("ok")]),
+        model=ScriptedModel([call(report), text("ok")]),
         tools=[report],
         policy=[hf.allow("*")],
     )
@@ -285,7 +285,7 @@ async def test_a_receiver_that_does_not_read_loses_events_and_holds_nobody_up(
         (link,) = _sender(driver).links
         receiver = context_of(web).changes.receiver
         assert receiver is not None
-        (other,) = receiver._links.values()
+        (other,) = receiver.links.values()
         other.transport.pause_reading()
         gate.opened.set()
         outcome = await turn.outcome(timeout=PATIENCE)
@@ -311,7 +311,6 @@ async def test_a_process_without_readers_is_not_connected(tmp_path: Path, monkey
         assert len(_sender(driver).links) == 1
         await events.aclose()
         await until(lambda: not _sender(driver).links)
-        assert not _sender(driver)._followers
 
 
 async def test_more_sessions_than_can_be_named_are_followed_all_the_same(

@@ -130,14 +130,14 @@ _KINDS: Final = {tag: kind for kind, tag in _TAGS.items()}
 
 
 @cache
-def _release() -> str:
+def release_name() -> str:
     """Names the format of messages and events: processes of releases with another one can't read each other."""
     kinds = sorted((tag, *kind.__struct_fields__) for tag, kind in _KINDS.items())
     messages = [kind.__struct_fields__ for kind in (_Follow, _Followed, _Batch)]
     return hashlib.sha256(_encode((kinds, messages))).hexdigest()[:16]
 
 
-def _mac(key: bytes, side: bytes, name: str, sender: bytes, receiver: bytes) -> bytes:
+def proof_of(key: bytes, side: bytes, name: str, sender: bytes, receiver: bytes) -> bytes:
     """The proof of one side for one connection to the socket `name`."""
     return hmac.digest(key, b"\0".join((side, name.encode(), sender + receiver)), "sha256")
 
@@ -205,7 +205,8 @@ class _Link(asyncio.Protocol):
         self._timer.cancel()
 
     def _too_late(self) -> None:
-        self.refuse(f"it did not prove within {PROOF_WAIT:g} s that it has the key of the store")
+        """Disconnect without a word in the log: a process may be stopped, or its event loop blocked."""
+        self.transport.abort()
 
     def _take(self, body: bytes) -> None:
         raise NotImplementedError
@@ -248,9 +249,10 @@ class LiveSender:
         if self._followers and (buffer.session in self._followers or ALL_JOURNALS in self._followers):
             self._changed[buffer] = None
             if self._later is None:
-                self._later = self._loop.call_at(max(self._loop.time(), self._sent + FRAME), self._send)
+                self._later = self._loop.call_at(max(self._loop.time(), self._sent + FRAME), self.send)
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Send the news of all drives now."""
         self._later, self._sent = None, self._loop.time()
         changed, self._changed = self._changed, {}
         pages: dict[tuple[str, int], tuple[bytes, int]] = {}
@@ -314,7 +316,7 @@ class LiveSender:
         self.sockets.close(self._listener)
         if self._later is not None:
             self._later.cancel()
-            self._send()
+            self.send()
         for link in list(self.links):
             link.leave()
 
@@ -340,7 +342,7 @@ class _ReceiverLink(_Link):
         if self._sender.closed:
             self.leave()
         self.transport.set_write_buffer_limits(high=MAX_UNSENT)
-        self.transport.write(_frame(_Hello(_release(), self._nonce)))
+        self.transport.write(_frame(_Hello(release_name(), self._nonce)))
 
     def pause_writing(self) -> None:
         self._full = True
@@ -382,12 +384,12 @@ class _ReceiverLink(_Link):
             case _Proof(nonce, mac) if not self.proved:
                 key, name = self.sockets.key, self._sender.name
                 if len(nonce) != _NONCE_BYTES or not hmac.compare_digest(
-                    mac, _mac(key, b"receiver", name, self._nonce, nonce)
+                    mac, proof_of(key, b"receiver", name, self._nonce, nonce)
                 ):
                     self.refuse("it does not have the key of the store")
                     return
                 self.prove()
-                self.transport.write(_frame(_Welcome(_mac(key, b"sender", name, self._nonce, nonce))))
+                self.transport.write(_frame(_Welcome(proof_of(key, b"sender", name, self._nonce, nonce))))
             case _Follow(ticket, more, less) if self.proved and len(self.sessions) + len(more) <= 2 * MAX_FOLLOWED:
                 drives = self._sender.follow(self, self.sessions.difference(less).union(more))
                 if ALL_JOURNALS not in self.sessions:
@@ -439,7 +441,8 @@ class LiveReceiver:
         self.sockets = sockets
         self.wanted: frozenset[str] = frozenset()
         """The sessions to follow."""
-        self._links: dict[str, _SenderLink] = {}
+        self.links: dict[str, _SenderLink] = {}
+        """The connections, by the names of the sockets."""
         self._refused: dict[str, float] = {}
         """Sockets to leave alone, until a loop time."""
         self._left: dict[str, float] = {}
@@ -469,15 +472,15 @@ class LiveReceiver:
         now = self._loop.time()
         self._refused = {name: until for name, until in self._refused.items() if name in names}
         for name in names:
-            if name not in self._links and self._refused.get(name, 0.0) <= now:
-                link = self._links[name] = _SenderLink(self, name)
+            if name not in self.links and self._refused.get(name, 0.0) <= now:
+                link = self.links[name] = _SenderLink(self, name)
                 spawn(self._connect(link))
-        for link in self._links.values():
+        for link in self.links.values():
             link.follow()
-        waiting = [link.answered for link in self._links.values() if not link.answered.done() and not link.slow]
+        waiting = [link.answered for link in self.links.values() if not link.answered.done() and not link.slow]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=ANSWER_WAIT)
-            for link in self._links.values():
+            for link in self.links.values():
                 link.slow = link.slow or link.answered in late
 
     def leave(self, session: str) -> None:
@@ -489,11 +492,11 @@ class LiveReceiver:
     def _forget(self) -> None:
         self._later = None
         self._count_wanted()
-        for link in list(self._links.values()):
+        for link in list(self.links.values()):
             if self.wanted:
                 link.follow()
             elif link.proved:
-                del self._links[link.name]
+                del self.links[link.name]
                 link.leave()
         if ALL_JOURNALS not in self.wanted:
             for session in self.feed.mirrors.keys() - self.wanted:
@@ -539,9 +542,9 @@ class LiveReceiver:
     def lost(self, link: _SenderLink, error: PeerRefused | None) -> None:
         """A connection has ended."""
         link.end()
-        if self._links.get(link.name) is not link:
+        if self.links.get(link.name) is not link:
             return
-        del self._links[link.name]
+        del self.links[link.name]
         again = float("inf") if error is not None and link.forged else self._loop.time() + RETRY
         self._refused[link.name] = again
         if error is not None:
@@ -563,7 +566,7 @@ class LiveReceiver:
         self._closed = True
         if self._later is not None:
             self._later.cancel()
-        for link in list(self._links.values()):
+        for link in list(self.links.values()):
             if link.connected:
                 link.leave()
 
@@ -629,12 +632,12 @@ class _SenderLink(_Link):
     def _take(self, body: bytes) -> None:
         match _of_sender.decode(body):
             case _Hello(release, nonce) if not self._expected:
-                if release != _release():
+                if release != release_name():
                     self.refuse("it is of another release of Holdfast: run the same in all processes of a store")
                     return
                 key = self.sockets.key
-                self._expected = _mac(key, b"sender", self.name, nonce, self._nonce)
-                mac = _mac(key, b"receiver", self.name, nonce, self._nonce)
+                self._expected = proof_of(key, b"sender", self.name, nonce, self._nonce)
+                mac = proof_of(key, b"receiver", self.name, nonce, self._nonce)
                 self.transport.write(_frame(_Proof(self._nonce, mac)))
             case _Welcome(mac) if self._expected and not self.proved:
                 if not hmac.compare_digest(mac, self._expected):

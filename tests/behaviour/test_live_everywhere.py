@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 import sys
 from typing import TYPE_CHECKING, Any, get_args
@@ -31,6 +32,8 @@ from holdfast.testing import ScriptedModel, call, stream, text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
     from pathlib import Path
+
+    from tests.behaviour.shell import Shell
 
     from holdfast.runtime.side_channel import LiveSender
 
@@ -221,6 +224,41 @@ async def test_a_store_that_is_opened_only_to_be_read_gets_live_events(tmp_path:
         async with view_store(path) as store, hf.Runtime(store, (), drive=False) as viewer:
             assert _text(await _until(viewer.session("s").events(), _says("one "))) == "one "
         gate.opened.set()
+
+
+async def test_logs_that_follow_show_text_on_a_terminal_while_the_model_writes(shell: Shell) -> None:
+    path, gate = shell.folder / "s.db", Gate()
+    agent = _played("one ", gate, "two")
+
+    def read(screen: int, wanted: str) -> str:
+        seen = ""
+        while wanted not in seen:
+            seen += os.read(screen, 4096).decode()
+        return seen
+
+    async with hf.open(path, agents=[agent]) as driver, asyncio.timeout(PATIENCE):
+        await driver.session("s", agent=agent).send("hello")
+        with shell.on_terminal("logs", "-f", "s", "--store", str(path), NO_COLOR="1") as (process, screen):
+            seen = await asyncio.to_thread(read, screen, "writes: one ")
+            gate.opened.set()
+            seen += await asyncio.to_thread(read, screen, "completed in 1 step")
+            process.send_signal(signal.SIGTERM)
+    assert "writes: one two\r\n" in seen
+    assert "model: one two" in seen
+
+
+async def test_logs_as_json_have_the_live_events(shell: Shell) -> None:
+    path, agent = shell.folder / "s.db", hf.Agent("a", model=ScriptedModel([stream("one")]))
+    async with hf.open(path, agents=[agent]) as driver, asyncio.timeout(PATIENCE):
+        process = shell.start("logs", "-f", "s", "--json", "--store", str(path))
+        turn = await driver.session("s", agent=agent).send("hello")
+        await turn.outcome()
+        kinds: list[str] = []
+        assert process.stdout is not None
+        while "turn_completed" not in kinds:
+            kinds.append(msgspec.json.decode(await asyncio.to_thread(process.stdout.readline))["event"])
+        process.send_signal(signal.SIGTERM)
+    assert "text_delta" in kinds
 
 
 # ---- late, slow, absent ----

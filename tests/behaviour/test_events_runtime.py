@@ -16,6 +16,7 @@ import holdfast as hf
 from holdfast.errors import StoreClosed
 from holdfast.events import TERMINAL, RecordEvent, encode
 from holdfast.messages import ModelReply, StreamEnd, StreamEvent, TextChunk
+from holdfast.runtime.changes import MAX_ENDED_DRIVES
 from holdfast.testing import ManualClock, ScriptedModel, call, stream, text
 
 if TYPE_CHECKING:
@@ -183,13 +184,28 @@ async def test_behind_a_live_event_no_record_is_missing_and_none_comes_twice() -
             assert _records(rest) == _records(whole[n:])
 
 
-async def test_behind_a_live_event_of_a_turn_that_is_over_comes_a_gap() -> None:
+async def test_behind_a_live_event_of_a_turn_that_has_just_ended_comes_exactly_the_rest() -> None:
+    agent = _agent()
+    async with hf.open(None, agents=[agent]) as runtime:
+        watching = asyncio.create_task(_until(runtime.events(after=0), _ended(1)))
+        await asyncio.sleep(0)
+        await _work(runtime, agent, sessions=1)
+        await at_rest(runtime)
+        whole = await watching
+        for number, event in enumerate(whole[:-1], 1):
+            if not isinstance(event, RECORDS):
+                assert await _until(runtime.events(after=event.cursor), _ended(1)) == whole[number:]
+
+
+async def test_behind_a_live_event_of_a_turn_that_ended_many_turns_ago_comes_a_gap() -> None:
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime:
         watching = asyncio.create_task(_until(runtime.events(after=0), _ended(1)))
         await asyncio.sleep(0)
         await _work(runtime, agent, sessions=1)
         live = next(event for event in await watching if isinstance(event, hf.TextDelta))
+        await _work(runtime, agent, sessions=MAX_ENDED_DRIVES + 1)
+        await at_rest(runtime)
         rest = await _until(runtime.events(after=live.cursor), _ended(1))
         assert isinstance(rest[0], hf.events.Gap)
 

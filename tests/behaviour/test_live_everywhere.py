@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.behaviour.shell import Shell
 
-    from holdfast.runtime.side_channel import LiveSender
+    from holdfast.runtime.side_channel import LiveSender, SenderLink
 
 RECORDS = get_args(RecordEvent)
 
@@ -62,6 +62,10 @@ def _ends(event: hf.Event) -> bool:
     return isinstance(event, TERMINAL)
 
 
+def _answers(event: hf.Event) -> bool:
+    return isinstance(event, hf.MessageCommitted) and isinstance(event.message, hf.AssistantMessage)
+
+
 def _says(words: str) -> Callable[[hf.Event], bool]:
     """True at the event with which these words are complete."""
     said: list[str] = []
@@ -85,6 +89,14 @@ def _sender(runtime: hf.Runtime) -> LiveSender:
     sender = context_of(runtime).changes.sender
     assert sender is not None
     return sender
+
+
+def _receiving(runtime: hf.Runtime) -> SenderLink:
+    """The connection of a reading process to the only driving one."""
+    receiver = context_of(runtime).changes.receiver
+    assert receiver is not None
+    (link,) = receiver.links.values()
+    return link
 
 
 def _on(runtime: hf.Runtime, turn: hf.Turn) -> AsyncIterator[hf.Event]:
@@ -250,9 +262,9 @@ async def test_logs_that_follow_show_text_on_a_terminal_while_the_model_writes(s
 async def test_logs_as_json_have_the_live_events(shell: Shell) -> None:
     path, agent = shell.folder / "s.db", hf.Agent("a", model=ScriptedModel([stream("one")]))
     async with hf.open(path, agents=[agent]) as driver, asyncio.timeout(PATIENCE):
-        process = shell.start("logs", "-f", "s", "--json", "--store", str(path))
         turn = await driver.session("s", agent=agent).send("hello")
         await turn.outcome()
+        process = shell.start("logs", "-f", "s", "--json", "--store", str(path))
         kinds: list[str] = []
         assert process.stdout is not None
         while "turn_completed" not in kinds:
@@ -274,22 +286,16 @@ async def test_live_events_that_come_after_the_next_record_was_shown_are_one_gap
         await session.send("hello")
         events = web.session("s").events()
         seen = await _until(events, _says("one "))
-        held: list[LiveSender] = []
-
-        def hold(sender: LiveSender) -> None:
-            held.append(sender)
-
         monkeypatch.setattr(changes, "ARRIVAL_WAIT", 0.01)
-        monkeypatch.setattr(side_channel.LiveSender, "send", hold)
+        link = _receiving(web)
+        link.transport.pause_reading()
         gate.opened.set()
-        seen += await _until(events, lambda event: isinstance(event, hf.MessageCommitted))
-        monkeypatch.undo()
-        _sender(driver).send()
-        seen += await _until(events, lambda event: isinstance(event, hf.events.Gap) or _ends(event))
-        assert held
+        seen += await _until(events, _answers)
+        link.transport.resume_reading()
+        seen += await _until(events, lambda event: isinstance(event, hf.events.Gap))
         assert _text(seen) == "one "
         await session.send("more")  # the stream goes on
-        seen += await _until(events, lambda event: isinstance(event, hf.TurnStarted))
+        seen += await _until(events, _answers)
         assert len(_gaps(seen)) == 1
 
 
@@ -297,7 +303,7 @@ async def test_a_receiver_that_does_not_read_loses_events_and_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, gate = tmp_path / "s.db", Gate()
-    many = changes.MAX_EVENTS + 500
+    many = 2 * changes.MAX_EVENTS
 
     @hf.tool(read_only=True)
     async def report(ctx: hf.Context) -> str:
@@ -321,9 +327,7 @@ async def test_a_receiver_that_does_not_read_loses_events_and_holds_nobody_up(
         seen = await _until(events, lambda event: isinstance(event, hf.events.ToolCallStarted))
         await gate.wait()
         (link,) = _sender(driver).links
-        receiver = context_of(web).changes.receiver
-        assert receiver is not None
-        (other,) = receiver.links.values()
+        other = _receiving(web)
         other.transport.pause_reading()
         gate.opened.set()
         outcome = await turn.outcome(timeout=PATIENCE)

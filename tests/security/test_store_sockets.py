@@ -84,17 +84,18 @@ def _listening(path: Path, talk: Callable[[socket.socket], Awaitable[None]]) -> 
     forger = StoreSockets(path, KEY)
     listener = forger.listen()
     tasks: list[asyncio.Task[None]] = []
+    peers: list[socket.socket] = []
     heard: list[bytes] = []
 
     def accept() -> None:
         peer, _ = listener.socket.accept()
         peer.setblocking(False)
+        peers.append(peer)
 
         async def serve() -> None:
             await talk(peer)
             while data := await asyncio.get_running_loop().sock_recv(peer, 65_536):
                 heard.append(data)
-            peer.close()
 
         tasks.append(asyncio.create_task(serve()))
 
@@ -105,6 +106,8 @@ def _listening(path: Path, talk: Callable[[socket.socket], Awaitable[None]]) -> 
         asyncio.get_running_loop().remove_reader(listener.socket)
         for task in tasks:
             task.cancel()
+        for peer in peers:
+            peer.close()
         forger.close(listener)
 
 

@@ -398,7 +398,7 @@ class ChangeFeed:
         self._supersede(buffer)
         self._offer(buffer)
         if self.sender is not None:
-            self.sender.mark(buffer)
+            self.sender.mark(buffer, begins=True)
 
     def remove_buffer(self, buffer: LiveEventBuffer) -> None:
         """Remove the live events of an ended drive."""

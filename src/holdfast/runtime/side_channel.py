@@ -6,8 +6,9 @@ never see any of it, and nothing depends on it: without it, readers get all reco
 
 Both sides first prove that they have the key of the store. Then the receiver sends `_Follow`, and the sender answers
 with the events that it still has, and with later ones as they come. Copies have the numbers of the original, so cursors
-are the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME`, and
-never waits: a receiver with more than `MAX_UNSENT` bytes under way gets the rest when it has read them, or a gap.
+are the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME` (and when
+a drive begins), and never waits: a receiver with more than `MAX_UNSENT` bytes under way gets the rest when it has read
+them, or a gap.
 """
 
 from __future__ import annotations
@@ -227,8 +228,8 @@ class LiveSender:
     def __init__(self, feed: ChangeFeed, sockets: StoreSockets) -> None:
         self.feed = feed
         self.sockets = sockets
-        self.links: set[_ReceiverLink] = set()
-        self._followers: dict[str, set[_ReceiverLink]] = {}
+        self.links: set[ReceiverLink] = set()
+        self._followers: dict[str, set[ReceiverLink]] = {}
         """The receivers that follow each session, or all (`ALL_JOURNALS`)."""
         self._listener = sockets.listen()
         self._loop = asyncio.get_running_loop()
@@ -244,19 +245,26 @@ class LiveSender:
         """The name of our socket."""
         return self._listener.name
 
-    def mark(self, buffer: LiveEventBuffer) -> None:
-        """Send the news of a drive soon, if a receiver follows its session."""
+    def mark(self, buffer: LiveEventBuffer, *, begins: bool = False) -> None:
+        """Send the news of a drive soon, if a receiver follows its session.
+
+        A drive that `begins` is announced at once, before its first record is durable: so receivers know that the
+        record has live events before it.
+        """
         if self._followers and (buffer.session in self._followers or ALL_JOURNALS in self._followers):
             self._changed[buffer] = None
-            if self._later is None:
-                self._later = self._loop.call_at(max(self._loop.time(), self._sent + FRAME), self.send)
+            if begins and self._later is not None:
+                self._later.cancel()
+            if begins or self._later is None:
+                due = self._loop.time() if begins else self._sent + FRAME
+                self._later = self._loop.call_at(due, self.send)
 
     def send(self) -> None:
         """Send the news of all drives now."""
         self._later, self._sent = None, self._loop.time()
         changed, self._changed = self._changed, {}
         pages: dict[tuple[str, int], tuple[bytes, int]] = {}
-        touched: dict[_ReceiverLink, None] = {}
+        touched: dict[ReceiverLink, None] = {}
         for buffer in changed:
             for name in (buffer.session, ALL_JOURNALS):
                 for link in self._followers.get(name, ()):
@@ -265,7 +273,7 @@ class LiveSender:
         for link in touched:
             link.send()
 
-    def follow(self, link: _ReceiverLink, sessions: Iterable[str]) -> list[LiveEventBuffer]:
+    def follow(self, link: ReceiverLink, sessions: Iterable[str]) -> list[LiveEventBuffer]:
         """Serve these sessions to a receiver, and no others; returns the drives of those that are new to it."""
         wanted, before = frozenset(sessions), link.sessions
         link.sessions = wanted
@@ -303,7 +311,7 @@ class LiveSender:
         spawn(self._serve(peer))
 
     async def _serve(self, peer: socket.socket) -> None:
-        await self._loop.connect_accepted_socket(lambda: _ReceiverLink(self), peer)
+        await self._loop.connect_accepted_socket(lambda: ReceiverLink(self), peer)
 
     def _accept_again(self) -> None:
         if not self.closed:
@@ -321,7 +329,7 @@ class LiveSender:
             link.leave()
 
 
-class _ReceiverLink(_Link):
+class ReceiverLink(_Link):
     """The connection to one receiver."""
 
     def __init__(self, sender: LiveSender) -> None:
@@ -441,7 +449,7 @@ class LiveReceiver:
         self.sockets = sockets
         self.wanted: frozenset[str] = frozenset()
         """The sessions to follow."""
-        self.links: dict[str, _SenderLink] = {}
+        self.links: dict[str, SenderLink] = {}
         """The connections, by the names of the sockets."""
         self._refused: dict[str, float] = {}
         """Sockets to leave alone, until a loop time."""
@@ -473,7 +481,7 @@ class LiveReceiver:
         self._refused = {name: until for name, until in self._refused.items() if name in names}
         for name in names:
             if name not in self.links and self._refused.get(name, 0.0) <= now:
-                link = self.links[name] = _SenderLink(self, name)
+                link = self.links[name] = SenderLink(self, name)
                 spawn(self._connect(link))
         for link in self.links.values():
             link.follow()
@@ -513,7 +521,7 @@ class LiveReceiver:
             wanted = {ALL_JOURNALS}
         self.wanted = frozenset(wanted)
 
-    async def _connect(self, link: _SenderLink) -> None:
+    async def _connect(self, link: SenderLink) -> None:
         try:
             peer = await self.sockets.connect(link.name)
         except SocketsUnusable as error:
@@ -539,7 +547,7 @@ class LiveReceiver:
             _log.error("%s", error)
             self.feed.miss(None, "live events of other processes can't be received")
 
-    def lost(self, link: _SenderLink, error: PeerRefused | None) -> None:
+    def lost(self, link: SenderLink, error: PeerRefused | None) -> None:
         """A connection has ended."""
         link.end()
         if self.links.get(link.name) is not link:
@@ -571,7 +579,7 @@ class LiveReceiver:
                 link.leave()
 
 
-class _SenderLink(_Link):
+class SenderLink(_Link):
     """The connection to one driving process."""
 
     def __init__(self, receiver: LiveReceiver, name: str) -> None:

@@ -384,9 +384,9 @@ class ChangeFeed:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         if self.sender is not None:
-            await self.sender.close()
+            self.sender.close()
         if self.receiver is not None:
-            await self.receiver.close()
+            self.receiver.close()
         self._fail(StoreClosed())
         self._ended.clear()
 

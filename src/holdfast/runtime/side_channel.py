@@ -5,10 +5,10 @@ processes that listen, but only while somebody here reads events, and keeps a `M
 never see any of it, and nothing depends on it: without it, readers get all records.
 
 Both sides first prove that they have the key of the store. Then the receiver sends `_Follow`, and the sender answers
-with the events that it still has, and with later ones as they come. Copies have the numbers of the original, so cursors
-are the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME` (and when
-a drive begins), and never waits: a receiver with more than `MAX_UNSENT` bytes under way gets the rest when it has read
-them, or a gap.
+with the events that it still has, and with later ones as they come. Copies have the numbers of the original, so that
+cursors are the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME`
+(and when a drive begins), and never waits: a receiver with more than `MAX_UNSENT` bytes under way gets the rest when it
+has read them, or a gap.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class LiveSender:
         if not self.closed:
             self._loop.add_reader(self._listener.socket, self._accept)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stop listening, send what is left, and disconnect."""
         self.closed = True
         self._loop.remove_reader(self._listener.socket)
@@ -453,6 +453,8 @@ class LiveReceiver:
         """The connections, by the names of the sockets."""
         self._refused: dict[str, float] = {}
         """Sockets to leave alone, until a loop time."""
+        self._slow: set[str] = set()
+        """Sockets of processes that took too long: no reader waits for them."""
         self._left: dict[str, float] = {}
         """Sessions that readers have left or are about to follow, and the loop time."""
         self._loop = asyncio.get_running_loop()
@@ -479,17 +481,23 @@ class LiveReceiver:
             names.discard(self.feed.sender.name)
         now = self._loop.time()
         self._refused = {name: until for name, until in self._refused.items() if name in names}
+        self._slow &= names
         for name in names:
             if name not in self.links and self._refused.get(name, 0.0) <= now:
                 link = self.links[name] = SenderLink(self, name)
                 spawn(self._connect(link))
         for link in self.links.values():
             link.follow()
-        waiting = [link.answered for link in self.links.values() if not link.answered.done() and not link.slow]
+        waiting = [
+            link.answered for link in self.links.values() if not link.answered.done() and link.name not in self._slow
+        ]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=ANSWER_WAIT)
-            for link in self.links.values():
-                link.slow = link.slow or link.answered in late
+            self._slow.update(link.name for link in self.links.values() if link.answered in late)
+
+    def answered(self, link: SenderLink) -> None:
+        """A process has sent what it has of the wanted sessions."""
+        self._slow.discard(link.name)
 
     def leave(self, session: str) -> None:
         """A session has no readers any more: follow it a little longer."""
@@ -569,7 +577,7 @@ class LiveReceiver:
         self.feed.add_mirror(mirror)
         return mirror
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Disconnect."""
         self._closed = True
         if self._later is not None:
@@ -588,8 +596,6 @@ class SenderLink(_Link):
         self.connected = False
         self.forged = False
         """The other end has not the key of the store."""
-        self.slow = False
-        """It took too long: no reader waits for it."""
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when it has sent what it has of the wanted sessions."""
         self._receiver = receiver
@@ -657,7 +663,7 @@ class SenderLink(_Link):
             case _Followed(ticket) if self.proved:
                 if ticket == self._ticket and not self.answered.done():
                     self.answered.set_result(None)
-                    self.slow = False
+                    self._receiver.answered(self)
             case _Batch() as batch if self.proved:
                 self._add(batch)
             case _:

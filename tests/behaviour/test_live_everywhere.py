@@ -299,9 +299,28 @@ async def test_live_events_that_come_after_the_next_record_was_shown_are_one_gap
         assert len(_gaps(seen)) == 1
 
 
-async def test_a_receiver_that_does_not_read_loses_events_and_holds_nobody_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_record_waits_for_the_live_events_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "ARRIVAL_WAIT", PATIENCE)
+    path, gate = tmp_path / "s.db", Gate()
+    agent = _played("one ", gate, "two")
+    async with hf.open(path, agents=[agent]) as driver, hf.open(path, drive=False) as web:
+        turn = await driver.session("s", agent=agent).send("hello")
+        events = web.session("s").events()
+        seen = await _until(events, _says("one "))
+        link = _receiving(web)
+        link.transport.pause_reading()
+        gate.opened.set()
+        reading = asyncio.create_task(_until(events, _ends))
+        await web.session("s").turn(turn.id).outcome(timeout=PATIENCE)  # its records are known here by now
+        (mirror,) = context_of(web).changes.mirrors.values()
+        await until(lambda: vars(mirror)["_waiting"])  # the reader has come to the record
+        link.transport.resume_reading()
+        seen += await reading
+        assert _text(seen) == "one two"
+        assert _gaps(seen) == []
+
+
+async def test_a_receiver_that_does_not_read_loses_events_and_holds_nobody_up(tmp_path: Path) -> None:
     path, gate = tmp_path / "s.db", Gate()
     many = 2 * changes.MAX_EVENTS
 
@@ -332,7 +351,9 @@ async def test_a_receiver_that_does_not_read_loses_events_and_holds_nobody_up(
         gate.opened.set()
         outcome = await turn.outcome(timeout=PATIENCE)
         assert outcome.ok
-        assert link.transport.get_write_buffer_size() < side_channel.MAX_UNSENT + 2 * side_channel.PAGE_BYTES
+        _sender(driver).send()
+        waiting = link.transport.get_write_buffer_size()
+        assert side_channel.MAX_UNSENT < waiting < side_channel.MAX_UNSENT + 2 * side_channel.PAGE_BYTES
         other.transport.resume_reading()
         seen += await _until(events, _ends)
         assert len(_gaps(seen)) >= 1

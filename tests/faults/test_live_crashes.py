@@ -71,6 +71,9 @@ async def test_a_reader_goes_on_when_the_driving_process_is_killed_and_another_t
         seen = await _until(events, _written_by(first))
         first.kill()
         await first.wait()
+        async with asyncio.timeout(PATIENCE):
+            while context_of(web).changes.mirrors:  # nothing more can come from there
+                await asyncio.sleep(0.005)
         async with _worker("drive", path) as second:
             seen += await _until(events, _written_by(second))
             assert any(isinstance(event, hf.events.TurnResumed) for event in seen)

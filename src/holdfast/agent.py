@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
+from holdfast.deps import DepsT_contra
 from holdfast.effects import canonical
 from holdfast.errors import AgentInvalid, InvalidArgument, UsageError
 from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolResult, ToolSpec
@@ -32,11 +33,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
     from os import PathLike
+    from types import UnionType
+
+    from typing_extensions import TypeVar
 
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
 
+    OutputT = TypeVar("OutputT", default=Any)
+    OutputT_co = TypeVar("OutputT_co", default=Any, covariant=True)
+else:  # defaults of type variables are for type checkers
+    from typing import TypeVar
 
+    OutputT = TypeVar("OutputT")
+    OutputT_co = TypeVar("OutputT_co", covariant=True)
+
+T = TypeVar("T")
 _FENCE: Final = re.compile(r"\A\s*```(?:json)?\s(.*?)```\s*\Z", re.DOTALL | re.IGNORECASE)
 _MAX_PROBLEMS: Final = 5
 _MAX_PROBLEM: Final = 300
@@ -136,7 +148,6 @@ def _problem(path: list[Any], message: str) -> str:
     return f"{place}: {message}" if place else message
 
 
-T = TypeVar("T")
 Mode: TypeAlias = Literal["tools", "code"]
 """Working mode of a model: it calls tools, or writes programs that call them."""
 UNTRUSTED_NOTE: Final = (
@@ -153,7 +164,7 @@ def _default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T
     return made
 
 
-class Agent:
+class Agent(Generic[DepsT_contra, OutputT_co]):
     """Model, instructions, tools, output type, limits.
 
     `model` is a Model or a name such as ``"provider:model"``, or a list of these: the first that works. `tools` are
@@ -177,8 +188,8 @@ class Agent:
         *,
         model: Model | str | Sequence[Model | str],
         instructions: str = "",
-        tools: Sequence[GivenTools] | Toolset = (),
-        output: Any = None,  # a type or a schema
+        tools: Sequence[GivenTools[DepsT_contra]] | Toolset | None = None,
+        output: type[OutputT_co] | UnionType | dict[str, Any] | object = None,
         limits: Limits | None = None,
         settings: Settings | None = None,
         inline_budget: timedelta | float | None = None,
@@ -205,7 +216,7 @@ class Agent:
         self.instructions = instructions
         self.settings = _default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
-        self.tools: dict[str, AnyTool] = _tools_by_name(name, tools)
+        self.tools: dict[str, AnyTool] = _tools_by_name(name, () if tools is None else tools)
         if self.tools:
             from holdfast.toolkits.agents import list_handoffs  # only where it is needed
 
@@ -474,11 +485,11 @@ def team_of(agent: Agent) -> dict[str, Agent]:
     return found
 
 
-def _tools_by_name(agent: str, tools: Sequence[GivenTools] | Toolset) -> dict[str, AnyTool]:
+def _tools_by_name(agent: str, tools: object) -> dict[str, AnyTool]:
     found: dict[str, AnyTool] = {}
     if not isinstance(tools, list | tuple | Toolset):
         raise InvalidArgument("tools", tools, "a list of functions, tools and toolsets")
-    for made in flatten_tools(tools):
+    for made in flatten_tools(cast("object", tools)):
         if found.setdefault(made.name, made) != made:
             raise AgentInvalid(agent, f"it has two tools called {made.name!r}; give one of them another name")
     return found

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -65,7 +65,7 @@ def load_agent(reference: str, folder: Path | None = None) -> Agent:
     if name is not None:
         found: object = getattr(module, name, None)
         if isinstance(found, Agent):
-            return found
+            return cast("Agent", found)
         what = "is not there" if found is None else f"is a {type(found).__name__}"
         raise AgentNotFound(reference, f"{name!r} {what}; agents of the module: {names or 'none'}")
     if len(agents) == 1:

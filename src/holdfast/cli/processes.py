@@ -234,7 +234,7 @@ def _contents(module: ModuleType) -> tuple[list[AnyProcess], list[Agent]]:
             made = cast("AnyProcess", value)
             functions.setdefault(made.name, made)
         elif isinstance(value, Agent):
-            agents.setdefault(value.name, value)
+            agents.setdefault(value.name, cast("Agent", value))
     return list(functions.values()), list(agents.values())
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, cast, get_args
 
 import msgspec
+from typing_extensions import TypeVar
 
 from holdfast.deps import DepsT_contra
 from holdfast.effects import canonical
@@ -35,19 +36,12 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import UnionType
 
-    from typing_extensions import TypeVar
-
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
 
-    OutputT = TypeVar("OutputT", default=Any)
-    OutputT_co = TypeVar("OutputT_co", default=Any, covariant=True)
-else:  # defaults of type variables are for type checkers
-    from typing import TypeVar
 
-    OutputT = TypeVar("OutputT")
-    OutputT_co = TypeVar("OutputT_co", covariant=True)
-
+OutputT = TypeVar("OutputT", default=Any)
+OutputT_co = TypeVar("OutputT_co", default=Any, covariant=True)
 T = TypeVar("T")
 _FENCE: Final = re.compile(r"\A\s*```(?:json)?\s(.*?)```\s*\Z", re.DOTALL | re.IGNORECASE)
 _MAX_PROBLEMS: Final = 5

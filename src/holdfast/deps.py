@@ -8,24 +8,20 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, cast, final, get_args, get_origin
 
+from typing_extensions import TypeVar
+
 from holdfast.errors.caller import DepsMismatch, DepsMissing, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from typing_extensions import TypeVar
-
-    T = TypeVar("T")
-    DepsT = TypeVar("DepsT", default=Any)
-    DepsT_contra = TypeVar("DepsT_contra", default=Any, contravariant=True)
     DepsSource: TypeAlias = (
-        T | AbstractAsyncContextManager[T] | Callable[[], T | Awaitable[T] | AbstractAsyncContextManager[T]]
+        "T | AbstractAsyncContextManager[T] | Callable[[], T | Awaitable[T] | AbstractAsyncContextManager[T]]"
     )
-else:  # defaults of type variables are for type checkers
-    from typing import TypeVar
 
-    DepsT = TypeVar("DepsT")
-    DepsT_contra = TypeVar("DepsT_contra", contravariant=True)
+T = TypeVar("T")
+DepsT = TypeVar("DepsT", default=Any)
+DepsT_contra = TypeVar("DepsT_contra", default=Any, contravariant=True)
 
 
 @final

@@ -27,6 +27,7 @@ from typing import (
 )
 
 import msgspec
+from typing_extensions import ParamSpec, TypeVar
 
 from holdfast.deps import DepsT_contra
 from holdfast.effects.canonical import decode_value, digest, digest_of_bytes, encode_value
@@ -40,20 +41,12 @@ from holdfast.tools.results import describe_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from typing_extensions import ParamSpec, TypeVar
-
     from holdfast.tools.context import Context
     from holdfast.tools.schema import ParameterSchema
 
-    P = ParamSpec("P", default=...)
-    R = TypeVar("R", default=Any)
-    D = TypeVar("D", default=Any)
-else:  # defaults of type variables are for type checkers
-    from typing import ParamSpec, TypeVar
-
-    P = ParamSpec("P")
-    R = TypeVar("R")
-    D = TypeVar("D")
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
+D = TypeVar("D", default=Any)
 
 
 # ---- subjects of calls ----

@@ -34,8 +34,6 @@ from holdfast.effects.canonical import (
 from holdfast.effects.keys import check_key, scope_of, segment
 from holdfast.effects.replay import (
     Decision,
-    Mismatch,
-    Miss,
     Perform,
     PerformAgain,
     RecordedEffect,
@@ -412,9 +410,6 @@ class Performer:
             case Perform(intent):
                 await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
-            case Mismatch() | Miss():
-                message = f"{decision!r} must have stopped the run"
-                raise errors.InvariantBroken(message)
 
     async def _confirm(self) -> None:
         """Confirm the lease before an effect: another driver may have taken over during a long pause.

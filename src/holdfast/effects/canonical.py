@@ -297,7 +297,9 @@ def _is_plain(wanted: Any) -> bool:
 
 
 def as_declared(value: Any, wanted: Any) -> Any:
-    """A recorded value as the declared type; unchanged if it does not fit."""
+    """A recorded value as the declared type; unchanged without one, or if it does not fit."""
+    if wanted is None:
+        return value
     body = encode_value(value)
     with suppress(Exception):  # no JSON form, a misfit, or a failing validator
         return decode_value(body, wanted)

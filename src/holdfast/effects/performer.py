@@ -53,7 +53,6 @@ from holdfast.records import (
     Done,
     EffectKind,
     EffectRequest,
-    Ended,
     Failed,
     Intended,
     Outcome,
@@ -93,6 +92,7 @@ class LeasedJournal:
         self.store_id = store.id
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
+        self.put_blob, self.queue_blob, self.blob = store.put_blob, store.queue_blob, store.blob
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
@@ -160,15 +160,6 @@ class LeasedJournal:
                 raise errors.StoreBusy(message)
         if self.attend is not None:
             await self.attend()
-
-    async def put_blob(self, body: bytes) -> Blob:
-        return await self._store.put_blob(body)
-
-    def queue_blob(self, body: bytes) -> Blob:
-        return self._store.queue_blob(body)
-
-    async def blob(self, digest: str) -> bytes | None:
-        return await self._store.blob(digest)
 
     async def past(self) -> RunHistory:
         past = await read_history(self._store, self.journal)
@@ -599,19 +590,12 @@ class Performer:
         """True if too many records wait for the disk: they are lost if the process dies."""
         return self._ledger.behind > MAX_BEHIND
 
-    async def seal(
-        self,
-        ended: Ended,
-        before: list[Record] | None = None,
-        *,
-        notify: Sequence[Any] = (),
-        spend: Any = None,
-    ) -> None:
-        """Record the end of the run after the records `before`; nothing follows it.
+    async def seal(self, *added: Record, notify: Sequence[Notify] = (), spend: Spend | None = None) -> None:
+        """Record the end of the run, after other records; nothing follows it.
 
         `notify` adds notifications in the same commit, `spend` is the spending of the records.
         """
-        self.submit([*(before or ()), ended], notify=notify, spend=spend)
+        self.submit([*added], notify=notify, spend=spend)
         self._sealed = True
         await self.settle()
 

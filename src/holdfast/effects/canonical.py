@@ -129,12 +129,8 @@ def _blame(value: Any, path: str, depth: int) -> None:  # callers may pass anyth
 
 
 def _check_text(value: str, path: str) -> None:
-    if value.isascii():
-        return
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidValue(path, "the text holds a lone surrogate") from error
+    if not value.isascii() and not _encodes(value):
+        raise InvalidValue(path, "the text holds a lone surrogate")
 
 
 def shown_key(key: str) -> str:

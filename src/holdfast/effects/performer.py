@@ -177,17 +177,11 @@ class RecordedJournal:
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
         self._store = store
+        self.now = wall_clock(store.clock)
         self._kept: dict[str, bytes] = {}
         self.behind = 0
 
-    def now(self) -> int:
-        return self._store.clock.read().wall
-
-    def append(
-        self,
-        added: list[Record],
-        **_: object,
-    ) -> Awaitable[object]:
+    def append(self, added: list[Record], **_: object) -> Awaitable[object]:
         raise errors.ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def confirm(self) -> None:

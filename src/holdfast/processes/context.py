@@ -554,11 +554,11 @@ class ProcessContext:
         value = await self._effect("step", name, name, body, call, repeat, returns)
         return value if returns is not None else as_declared(value, return_type(function))
 
-    async def _sample(self, what: str, take: Callable[[], Any]) -> Any:  # of what it takes
+    async def _sample(self, what: str, take: Callable[[], Any], at: tuple[EffectScope, str] | None = None) -> Any:
         async def call(_: str) -> Any:
             return take()
 
-        return await self._effect("sample", what, what, None, call, Repeat.FREE)
+        return await self._effect("sample", what, what, None, call, Repeat.FREE, at=at)
 
     async def now(self) -> datetime:
         """The time in UTC. A replay answers what the first call answered."""
@@ -586,12 +586,9 @@ class ProcessContext:
             self._versions[key] = False  # it has passed here before this was in its code
             return False
 
-        async def call(_: str) -> bool:
-            return True
-
         self._reached.add(key)
         self._versions[key] = True
-        return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
+        return await self._sample(name, lambda: True, (place, key))
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 

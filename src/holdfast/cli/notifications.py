@@ -7,6 +7,7 @@ from typing import Annotated, cast
 from holdfast.cli import options, output, sessions
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, Shell, argument, option
 from holdfast.clock import wall_time
+from holdfast.processes.lists import read_pages
 from holdfast.store import Store
 from holdfast.store.notifications import Notification, NotificationState, SettledByHand
 from holdfast.toolkits.timers import TIMER_KIND
@@ -73,7 +74,7 @@ async def read_notifications(
     """Read up to `limit` notifications, newest first."""
     found: list[Notification] = []
     size = min(limit, store.limits.page)
-    async for each in sessions.read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
+    async for each in read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
         found.append(each)
         if len(found) == limit:
             break

@@ -10,9 +10,10 @@ import msgspec
 from holdfast.agent import Agent, prepare
 from holdfast.cli import agents, approvals, options, output
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
-from holdfast.cli.sessions import edit_runtime, read_pages, view_runtime
+from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.policy.rules import Decision, ListedRule, Policy, Rule, Taint, Verdict, decide
 from holdfast.policy.rules import list_rules as tried
+from holdfast.processes.lists import read_pages
 from holdfast.store.waits import EVERY_AGENT, StoredRule
 from holdfast.tools import Complaint
 

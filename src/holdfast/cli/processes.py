@@ -20,7 +20,7 @@ from holdfast.cli.output import Terminal, duration, json_text, one_line, printab
 from holdfast.processes.context import process_value
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
-from holdfast.processes.lists import ProcessEvent, ProcessLine, StuckProcess, glance_process
+from holdfast.processes.lists import ProcessEvent, ProcessLine, StuckProcess, glance_process, read_pages
 from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.runtime.open import open as open_runtime
@@ -422,7 +422,7 @@ async def list_tasks(
         journal = None if session is None else (await sessions.find_session(runtime.store, session)).id
         wanted, pids = cast("TaskStatus | None", status), await sessions.read_drivers(runtime.store)
         lines: list[TaskLine] = []
-        async for task in sessions.read_pages(
+        async for task in read_pages(
             lambda last: runtime.tasks.list(session=journal, status=wanted, before=last, limit=max(limit, 50))
         ):
             if task.quarantine is None:  # `doctor` names damaged journals

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_tr
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import ROLE
 from holdfast.processes.keys import process_id_of, process_journal
-from holdfast.processes.lists import all_work
+from holdfast.processes.lists import all_work, read_pages
 from holdfast.records import JournalKind, Status
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.replay_check import TurnCheck, check_turns
@@ -30,8 +30,6 @@ from holdfast.store import Journal, Store, open_store, view_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause
-
-T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -429,15 +427,6 @@ async def read_journals(
         lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=store.limits.page)
     ):
         yield line
-
-
-async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> AsyncIterator[T]:
-    """All items of a list; `read` returns the page after an item, or the first one."""
-    last: T | None = None
-    while page := await read(last):
-        for item in page:
-            yield item
-        last = page[-1]
 
 
 async def new_session_id(store: Store) -> str:

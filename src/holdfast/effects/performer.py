@@ -34,8 +34,6 @@ from holdfast.effects.canonical import (
 from holdfast.effects.keys import check_key, scope_of, segment
 from holdfast.effects.replay import (
     Decision,
-    Mismatch,
-    Miss,
     Perform,
     PerformAgain,
     RecordedEffect,
@@ -55,7 +53,6 @@ from holdfast.records import (
     Done,
     EffectKind,
     EffectRequest,
-    Ended,
     Failed,
     Intended,
     Outcome,
@@ -95,6 +92,7 @@ class LeasedJournal:
         self.store_id = store.id
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
+        self.put_blob, self.queue_blob, self.blob = store.put_blob, store.queue_blob, store.blob
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
@@ -163,15 +161,6 @@ class LeasedJournal:
         if self.attend is not None:
             await self.attend()
 
-    async def put_blob(self, body: bytes) -> Blob:
-        return await self._store.put_blob(body)
-
-    def queue_blob(self, body: bytes) -> Blob:
-        return self._store.queue_blob(body)
-
-    async def blob(self, digest: str) -> bytes | None:
-        return await self._store.blob(digest)
-
     async def past(self) -> RunHistory:
         past = await read_history(self._store, self.journal)
         if past.records != self.head:
@@ -188,17 +177,11 @@ class RecordedJournal:
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
         self._store = store
+        self.now = wall_clock(store.clock)
         self._kept: dict[str, bytes] = {}
         self.behind = 0
 
-    def now(self) -> int:
-        return self._store.clock.read().wall
-
-    def append(
-        self,
-        added: list[Record],
-        **_: object,
-    ) -> Awaitable[object]:
+    def append(self, added: list[Record], **_: object) -> Awaitable[object]:
         raise errors.ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def confirm(self) -> None:
@@ -412,9 +395,6 @@ class Performer:
             case Perform(intent):
                 await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
-            case Mismatch() | Miss():
-                message = f"{decision!r} must have stopped the run"
-                raise errors.InvariantBroken(message)
 
     async def _confirm(self) -> None:
         """Confirm the lease before an effect: another driver may have taken over during a long pause.
@@ -604,19 +584,12 @@ class Performer:
         """True if too many records wait for the disk: they are lost if the process dies."""
         return self._ledger.behind > MAX_BEHIND
 
-    async def seal(
-        self,
-        ended: Ended,
-        before: list[Record] | None = None,
-        *,
-        notify: Sequence[Any] = (),
-        spend: Any = None,
-    ) -> None:
-        """Record the end of the run after the records `before`; nothing follows it.
+    async def seal(self, *added: Record, notify: Sequence[Notify] = (), spend: Spend | None = None) -> None:
+        """Record the end of the run, after other records; nothing follows it.
 
         `notify` adds notifications in the same commit, `spend` is the spending of the records.
         """
-        self.submit([*(before or ()), ended], notify=notify, spend=spend)
+        self.submit([*added], notify=notify, spend=spend)
         self._sealed = True
         await self.settle()
 

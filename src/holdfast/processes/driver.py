@@ -364,7 +364,7 @@ class FunctionDrive(ProcessDrive):
         if self._performer is None:
             await self._ledger.append([*records, end], notify=self._end_notices(end, result))
         else:
-            await self._performer.seal(end, records, notify=self._end_notices(end, result))
+            await self._performer.seal(*records, end, notify=self._end_notices(end, result))
         crash_point("process.after_end")
         self._context.changes.ended(self.session, self._state)
         await self._stop_children()

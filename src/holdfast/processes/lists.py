@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -18,13 +18,14 @@ from holdfast.store.inbox import STOP_KEY
 from holdfast.store.spending import spend_by_day
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from holdfast.store import Spend, Store
     from holdfast.store.contract import Journal, JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
 
 
+T = TypeVar("T")
 _STORED_STATUS: Final[dict[str, records.Status]] = {
     "created": "idle",
     "succeeded": "completed",
@@ -342,23 +343,25 @@ async def journal_pages(
         before = page[-1]
 
 
+async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> AsyncGenerator[T]:
+    """All items of a list; `read` returns the page after an item, or the first one."""
+    last: T | None = None
+    while page := await read(last):
+        for item in page:
+            yield item
+        last = page[-1]
+
+
 async def all_work(store: Store) -> AsyncGenerator[tuple[Work, Owner | None]]:
     """Journals that have work or are driven, with the live process that drives them."""
-    after = 0
-    while page := await store.work(after):
-        for work in page:
-            gone = work.holder is None or store.owner_gone(work.holder)
-            yield work, None if gone else work.holder
-        after = page[-1].no
+    async for work in read_pages(lambda last: store.work(0 if last is None else last.no)):
+        gone = work.holder is None or store.owner_gone(work.holder)
+        yield work, None if gone else work.holder
 
 
-async def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
+def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
     """Open waits of one kind, in all journals."""
-    last: Wait | None = None
-    while waits := await store.open_waits(kind, before=last, limit=store.limits.page):
-        for wait in waits:
-            yield wait
-        last = waits[-1]
+    return read_pages(lambda last: store.open_waits(kind, before=last, limit=store.limits.page))
 
 
 async def prune_processes(

@@ -287,7 +287,7 @@ class TaskRun:
             title, said = process_state.task_end_title(self._call, word), process_state.task_end_text(outcome, text)
             notices.append(Notify(self._state.session, f"task_{word}", title, said, source=about, key=f"task/{about}"))
         crash_point("task.before_end")
-        await self.performer.seal(ended, [outcome], notify=notices)
+        await self.performer.seal(outcome, ended, notify=notices)
         crash_point("task.after_end")
 
     # ---- what tools may use ----

@@ -19,7 +19,7 @@ from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.policy.admission import Admission, decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.lists import StuckProcess
+from holdfast.processes.lists import StuckProcess, all_work
 from holdfast.records import InputTaint, Opened, Status, metadata_of
 from holdfast.runtime import session_driver, session_records
 from holdfast.runtime.attachments import Attachments
@@ -366,15 +366,13 @@ class Sessions:
     async def without_agent(self) -> list[StuckProcess]:
         """Sessions with work whose agents are unknown here and that no other process drives."""
         found: list[StuckProcess] = []
-        after = 0
-        while self._context.engine is not None and (page := await self._store.work(after)):
-            for work in page:
-                held = work.holder is not None and not self._store.owner_gone(work.holder)
-                if work.kind == "session" and not held and (name := work.agent or "") not in self._agents:
-                    self.warn_missing(name, work.journal)
-                    helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
-                    found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
-            after = page[-1].no
+        if self._context.engine is None:
+            return found
+        async for work, holder in all_work(self._store):
+            if work.kind == "session" and holder is None and (name := work.agent or "") not in self._agents:
+                self.warn_missing(name, work.journal)
+                helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
+                found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
         return found
 
     # ---- admission ----

@@ -31,7 +31,7 @@ from holdfast.turns.machine import Ending, added, answer_of, go_on, paid, poll, 
 from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, Response, Results, RunTools, TurnState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.messages import Usage, UserMessage
     from holdfast.runtime import session_driver, tool_host
@@ -419,13 +419,13 @@ class TurnRunner:
         self.performer.submit([parked])
         return parked
 
-    async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
+    async def seal(self, ending: Ending, before: Sequence[Record] = ()) -> None:
         """Record the end of the turn, after the records `before`. Nothing can be recorded for it after that."""
         self.performer.flush()
         value = msgspec.Raw(msgspec.json.encode(ending))
         ended = Ended(at=self.performer.now(), run=self.run, status=ending.status, value=value)
         crash_point("turn.before_end")
-        await self.performer.seal(ended, before, spend=spend_of_records(before) if before else None)
+        await self.performer.seal(*before, ended, spend=spend_of_records(before) if before else None)
         crash_point("turn.after_end")
         if self._hook_runner.has("after_turn"):
             self._host.after_turn(self._hook_runner, ending)

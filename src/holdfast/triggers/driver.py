@@ -20,6 +20,7 @@ from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.keys import segment
+from holdfast.engine.embedded import TRANSIENT_ERRORS
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
@@ -158,16 +159,7 @@ LAST_RECORDS: Final = 3
 """The last records that hold the state. Each commit ends with it, or with it and a `Parked`."""
 _LOOK_INTERVAL: Final = 30.0
 """Interval of checks of work in other processes, in seconds."""
-_STORE_TROUBLE: Final = (
-    errors.StoreBusy,
-    errors.StoreFull,
-    errors.StoreFailed,
-    errors.StoreClosed,
-    errors.CommitUnknown,
-    errors.Fenced,
-    errors.HeadConflict,
-    errors.RuntimeStopped,
-)
+_STORE_TROUBLE: Final = (*TRANSIENT_ERRORS, errors.StoreClosed, errors.RuntimeStopped)
 """Errors of the store: the drive ends and is tried again."""
 _OUTSIDE_SOURCES: Final = (definitions.EventSource, definitions.WatchSource, definitions.WebhookSource)
 """Sources whose occurrences carry content from outsiders."""

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.filelocks import lock_file
 from holdfast.memory import decisions
 from holdfast.memory.decisions import SUFFIX, EntryPlace, FileDigests, MirrorBase, StrayFile, digest_of, file_name_of
+from holdfast.plainfiles import lock_file
 from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text
 from holdfast.toolkits.files.workspace import FileMissing, printable_name, read_bytes, translate_errors

@@ -54,8 +54,13 @@ def read_plain_file(path: str | os.PathLike[str], most: int, *, follow: bool = T
 def write_new_file(path: Path, data: bytes) -> None:
     """Write a file that only this user may read, and wait until it is on the disk. `FileExistsError` if it exists."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(number, 0o600)
+    write_durably(number, data)
+
+
+def write_durably(number: int, data: bytes) -> None:
+    """Write an open file, wait until it is on the disk, and close it."""
     with os.fdopen(number, "wb") as file:
-        os.fchmod(number, 0o600)
         file.write(data)
         file.flush()
         os.fsync(number)

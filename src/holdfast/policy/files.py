@@ -8,6 +8,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -19,13 +20,8 @@ from holdfast.policy.rules import Policy, PolicyPart, Within, allow, ask, deny, 
 MAX_FILE: Final = 1_000_000
 """Longest policy file, in bytes."""
 _MAKERS: Final[dict[str, Callable[..., PolicyPart]]] = {"allow": allow, "ask": ask, "deny": deny, "within": within}
-_CONDITIONS: Final = ("when", "argv", "domains", "matches", "never", "name")
-_KEYS: Final = {
-    "allow": _CONDITIONS,
-    "ask": (*_CONDITIONS, "expires"),
-    "deny": (*_CONDITIONS, "reason"),
-    "within": ("tools", "name"),
-}
+_KEYS: Final = {kind: tuple(signature(make).parameters)[1:] for kind, make in _MAKERS.items()}
+"""The keys of a rule beside its kind: the keywords of the function."""
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:

@@ -18,9 +18,7 @@ notifications = CommandGroup()
 async def list_notifications(
     shell: Shell,
     *,
-    session: Annotated[
-        str | None, option("ID", "Only those for this session; the beginning of its id is enough.", "--session", "-S")
-    ] = None,
+    session: options.OfSession = None,
     state: Annotated[
         str | None, option("STATE", "Only queued, claimed, acknowledged, cancelled, expired or dead ones.")
     ] = None,

@@ -399,9 +399,7 @@ class TaskLine(msgspec.Struct, frozen=True):
 async def list_tasks(
     shell: Shell,
     *,
-    session: Annotated[
-        str | None, option("ID", "Only those of this session; the beginning of its id is enough.", "--session", "-S")
-    ] = None,
+    session: options.OfSession = None,
     status: Annotated[
         str | None,
         option("STATUS", "Only created, running, waiting, succeeded, failed, cancelled or interrupted ones."),

@@ -340,10 +340,9 @@ class FolderWatch:
         self._folder = folder
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._libc: ctypes.CDLL | None = None
+        self._libc = ctypes.CDLL(None)
         self._fd = -1
         try:
-            self._libc = ctypes.CDLL(None, use_errno=True)
             self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             if self._fd >= 0:
                 self._loop.add_reader(self._fd, self._on_event)
@@ -352,7 +351,7 @@ class FolderWatch:
 
     def refresh(self) -> frozenset[Path]:
         """Watch all current folders; returns the watched ones, none if the system can't watch."""
-        if self._libc is None or self._fd < 0:
+        if self._fd < 0:
             return frozenset()
         try:
             folders = [self._folder, *(inner for inner in self._folder.iterdir() if not inner.name.startswith("."))]

@@ -66,12 +66,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def wait(self) -> str:
-        return wait_name(self.effect, self.digest)
-
-
-def wait_name(effect: str, digest: str) -> str:
-    """The name of the wait for an approval of a call."""
-    return f"{effect}{MARK}{digest[:_SHOWN]}"
+        """The name of the wait for the answer."""
+        return f"{self.effect}{MARK}{self.digest[:_SHOWN]}"
 
 
 class Approved(msgspec.Struct, frozen=True, tag="approved", omit_defaults=True):

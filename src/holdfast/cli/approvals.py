@@ -453,7 +453,7 @@ def _approval_item(found: Approval, path: Path) -> InboxItem:
 async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
     items: list[InboxItem] = []
     for kind in ("session", "process"):  # processes: background calls and durable functions
-        async for line in sessions.read_journals(store, kind=kind, status="waiting"):
+        async for line in sessions.read_pages(store.journals, kind=kind, status="waiting"):
             try:
                 if line.quarantine is not None:
                     raise errors.JournalQuarantined(line.id, line.quarantine)

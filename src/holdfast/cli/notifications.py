@@ -70,8 +70,7 @@ async def read_notifications(
 ) -> list[Notification]:
     """Read up to `limit` notifications, newest first."""
     found: list[Notification] = []
-    size = min(limit, store.limits.page)
-    async for each in sessions.read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
+    async for each in sessions.read_pages(store.notifications, journal=journal, state=state, limit=limit):
         found.append(each)
         if len(found) == limit:
             break

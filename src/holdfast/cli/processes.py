@@ -363,7 +363,7 @@ async def find_process(store: Store, given: str, role: str = PROCESS_ROLE) -> st
             raise errors.ProcessPruned(given, error.status, error.at) from None
         except errors.JournalMissing:
             continue
-    ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=role)]
+    ids = [process_id_of(line.id) async for line in sessions.read_pages(store.journals, role=role)]
     found = sessions.match_beginning(ids, *beginnings)
     if found is None:
         raise errors.ProcessUnknown(given) if role == PROCESS_ROLE else errors.TaskUnknown(given)
@@ -417,9 +417,7 @@ async def list_tasks(
         journal = None if session is None else (await sessions.find_session(runtime.store, session)).id
         wanted, pids = cast("TaskStatus | None", status), await sessions.read_drivers(runtime.store)
         lines: list[TaskLine] = []
-        async for task in sessions.read_pages(
-            lambda last: runtime.tasks.list(session=journal, status=wanted, before=last, limit=max(limit, 50))
-        ):
+        async for task in sessions.read_pages(runtime.tasks.list, session=journal, status=wanted, limit=max(limit, 50)):
             if task.quarantine is None:  # `doctor` names damaged journals
                 lines.append(_task_line(await glance_process(runtime.store, task.id), pids.get(task.id)))
             if len(lines) == limit:

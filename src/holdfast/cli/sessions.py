@@ -22,7 +22,6 @@ from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import ROLE
 from holdfast.processes.keys import process_id_of
 from holdfast.processes.lists import all_work
-from holdfast.records import JournalKind, Status
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.replay_check import TurnCheck, check_turns
 from holdfast.runtime.runtime import Runtime, context_of
@@ -90,7 +89,7 @@ async def ps(
     """
     async with view_runtime(shell.store) as runtime:
         drivers = await read_drivers(runtime.store)
-        found = [line async for line in read_journals(runtime.store, kind="session")]
+        found = [line async for line in read_pages(runtime.store.journals, kind="session")]
         lines = [
             await read_session_line(runtime.store, line, drivers)
             for line in found
@@ -379,7 +378,7 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
             if not others:
                 _require_session(id)
             return TurnTarget(found, turn)
-    lines = {line.id: line async for line in read_journals(store, kind="session")}
+    lines = {line.id: line async for line in read_pages(store.journals, kind="session")}
     for id, turn in splits:
         if found := match_beginning(lines, id):
             return TurnTarget(lines[found], turn)
@@ -414,20 +413,15 @@ async def find_session(store: Store, given: str, *, others: bool = False) -> Jou
     return found.line
 
 
-async def read_journals(
-    store: Store, *, kind: JournalKind | None = None, role: str | None = None, status: Status | None = None
-) -> AsyncIterator[Journal]:
-    """The journals of a kind, a role and a status, last changed first."""
-    async for line in read_pages(
-        lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=store.limits.page)
-    ):
-        yield line
+_PAGE: Final = 500
 
 
-async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> AsyncIterator[T]:
-    """All items of a list; `read` returns the page after an item, or the first one."""
+async def read_pages(
+    read: Callable[..., Awaitable[Sequence[T]]], *, limit: int = _PAGE, **terms: Any
+) -> AsyncIterator[T]:
+    """All items of a list of the store, read page by page; `limit` is the size of a page."""
     last: T | None = None
-    while page := await read(last):
+    while page := await read(before=last, limit=limit, **terms):
         for item in page:
             yield item
         last = page[-1]

@@ -98,7 +98,8 @@ def read_question(body: bytes) -> Question | None:
         return None
 
 
-def _decode_answer(payload: bytes | None) -> ApprovalAnswer:
+def decode_answer(payload: bytes | None) -> ApprovalAnswer:
+    """The answer in the payload of a wait; an unreadable one is a denial."""
     try:
         return _answers.decode(payload or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -107,7 +108,7 @@ def _decode_answer(payload: bytes | None) -> ApprovalAnswer:
 
 def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
     """The answer to a question. A payload that does not approve this question by its digest is a denial."""
-    answer = _decode_answer(payload)
+    answer = decode_answer(payload)
     if isinstance(answer, Approved):
         arguments = question.arguments if answer.arguments is None else answer.arguments
         if answer.digest != question.digest_with(arguments):
@@ -117,7 +118,7 @@ def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
 
 def is_approval_of(payload: bytes | None, digest: str) -> bool:
     """True if an answer approves the call with this digest."""
-    answer = _decode_answer(payload)
+    answer = decode_answer(payload)
     return isinstance(answer, Approved) and answer.digest == digest
 
 

@@ -369,11 +369,9 @@ class FolderWatch:
         self._fd = -1
 
     def _on_event(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             while os.read(self._fd, 65_536):
                 pass
-        except BlockingIOError:
-            pass
         self._tell()
 
 
@@ -487,11 +485,9 @@ class Mirror:
             if watched_now - watched or (self.report is not None and self.report.again):
                 self._due.set()
             await asyncio.sleep(max(self._settle, min(self._worked * _SHARE, _LONGEST_PAUSE)))
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(WATCHED_POLL_SECONDS if watched_now else self._poll):
                     await self._due.wait()
-            except TimeoutError:
-                pass
 
     async def _watch_all(self) -> frozenset[Path]:
         return frozenset() if self._watch is None else await run_to_end(self._watch.refresh)

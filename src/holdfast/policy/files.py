@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from holdfast.errors import InvalidArgument, PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.plainfiles import read_plain_file
-from holdfast.policy.paths import real_path, why_outside
+from holdfast.policy.paths import path_problem, real_path, why_outside
 from holdfast.policy.rules import Policy, PolicyPart, Within, allow, ask, deny, within
 
 MAX_FILE: Final = 1_000_000
@@ -32,8 +32,7 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     try:
         found, data = read_plain_file(path, MAX_FILE + 1)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise PolicyInvalid(f"it can't be read: {said}", file=str(place)) from None
+        raise PolicyInvalid(f"it can't be read: {path_problem(error)}", file=str(place)) from None
     if not stat.S_ISREG(found.st_mode):
         raise PolicyInvalid("it is no file", file=str(place))
     if found.st_mode & stat.S_IWOTH:

@@ -19,9 +19,7 @@ notifications = CommandGroup()
 async def list_notifications(
     shell: Shell,
     *,
-    session: Annotated[
-        str | None, option("ID", "Only those for this session; the beginning of its id is enough.", "--session", "-S")
-    ] = None,
+    session: options.OfSession = None,
     state: Annotated[
         str | None, option("STATE", "Only queued, claimed, acknowledged, cancelled, expired or dead ones.")
     ] = None,
@@ -73,8 +71,7 @@ async def read_notifications(
 ) -> list[Notification]:
     """Read up to `limit` notifications, newest first."""
     found: list[Notification] = []
-    size = min(limit, store.limits.page)
-    async for each in read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
+    async for each in read_pages(store.notifications, journal=journal, state=state, limit=limit):
         found.append(each)
         if len(found) == limit:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
@@ -47,6 +48,8 @@ DAMAGE: Final = (
     errors.BlobMissing,
 )
 """Damage of one journal that must not hold up another."""
+PAGE: Final = 500
+"""Items that are read at once."""
 MIN_PAGE: Final = 50
 """Least number of lines read at once, since a filter may drop some of them."""
 PREVIEW_RECORDS: Final = 32
@@ -343,10 +346,12 @@ async def journal_pages(
         before = page[-1]
 
 
-async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> AsyncGenerator[T]:
-    """All items of a list; `read` returns the page after an item, or the first one."""
+async def read_pages(
+    read: Callable[..., Awaitable[Sequence[T]]], *, limit: int = PAGE, **terms: Any
+) -> AsyncGenerator[T]:
+    """All items of a list of the store, page by page; `limit` is the size of a page."""
     last: T | None = None
-    while page := await read(last):
+    while page := await read(before=last, limit=limit, **terms):
         for item in page:
             yield item
         last = page[-1]
@@ -354,14 +359,17 @@ async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> Asyn
 
 async def all_work(store: Store) -> AsyncGenerator[tuple[Work, Owner | None]]:
     """Journals that have work or are driven, with the live process that drives them."""
-    async for work in read_pages(lambda last: store.work(0 if last is None else last.no)):
-        gone = work.holder is None or store.owner_gone(work.holder)
-        yield work, None if gone else work.holder
+    last = 0
+    while page := await store.work(last):
+        for work in page:
+            gone = work.holder is None or store.owner_gone(work.holder)
+            yield work, None if gone else work.holder
+        last = page[-1].no
 
 
 def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
     """Open waits of one kind, in all journals."""
-    return read_pages(lambda last: store.open_waits(kind, before=last, limit=store.limits.page))
+    return read_pages(partial(store.open_waits, kind), limit=store.limits.page)
 
 
 async def prune_processes(

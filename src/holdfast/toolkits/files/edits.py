@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.errors import HoldfastError, UsageError, WorldError
-from holdfast.filelocks import lock_file
+from holdfast.plainfiles import lock_file
 from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import NotDone
 

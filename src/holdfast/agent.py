@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from holdfast.sandbox.stubs import Stub
+    from holdfast.toolkits.agents import HandoffTool
     from holdfast.tools import AnyTool
 
 
@@ -206,11 +207,8 @@ class Agent:
         self.settings = _default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _tools_by_name(name, tools)
-        if self.tools:
-            from holdfast.toolkits.agents import list_handoffs  # only where it is needed
-
-            if any(found.to == name for found in list_handoffs(self.tools)):
-                raise AgentInvalid(name, "it hands over to itself; name another agent")
+        if self.tools and any(found.to == name for found in self._prepared.handoffs.values()):
+            raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
         check_agent(name, [subject_of(tool) for tool in self.tools.values()], self.policy)
         self.hooks: tuple[Hooks, ...] = check_hooks(hooks)
@@ -294,10 +292,9 @@ class PreparedAgent:
         if self._agent.mode == "tools":
             return tools
         from holdfast.sandbox.stubs import program_tool  # only where it is needed
-        from holdfast.toolkits.agents import find_handoff
 
         made = program_tool()
-        return {made.name: made, **{name: tool for name, tool in tools.items() if find_handoff(tool) is not None}}
+        return {made.name: made, **{name: tools[name] for name in self.handoffs}}
 
     @cached_property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -308,10 +305,9 @@ class PreparedAgent:
     def stubs(self) -> tuple[Stub, ...]:
         """The functions that programs of this agent can call."""
         from holdfast.sandbox.stubs import program_stubs  # only where it is needed
-        from holdfast.toolkits.agents import find_handoff
 
         # No handoffs: a program ends before another agent takes over.
-        tools = (tool.spec for tool in self._agent.tools.values() if find_handoff(tool) is None)
+        tools = (tool.spec for name, tool in self._agent.tools.items() if name not in self.handoffs)
         return program_stubs(tools, self._output_spec)
 
     @cached_property
@@ -382,24 +378,23 @@ class PreparedAgent:
     # ---- other agents ----
 
     @cached_property
-    def has_sub_agents(self) -> bool:
+    def sub_agents(self) -> list[Agent]:
         from holdfast.toolkits.agents import list_sub_agents  # only where it is needed
 
-        return any(True for _ in list_sub_agents(self._agent.tools))
+        return list(list_sub_agents(self._agent.tools))
 
     @cached_property
-    def has_handoffs(self) -> bool:
-        from holdfast.toolkits.agents import list_handoffs  # only where it is needed
+    def handoffs(self) -> dict[str, HandoffTool]:
+        """The handoffs among its tools, by name."""
+        from holdfast.toolkits.agents import find_handoff  # only where it is needed
 
-        return any(True for _ in list_handoffs(self._agent.tools))
+        tools = self._agent.tools.items()
+        return {name: found for name, tool in tools if (found := find_handoff(tool)) is not None}
 
     @property
     def other_agents(self) -> list[Agent]:
         """The sub-agents, and the agents that this one hands over to."""
-        from holdfast.toolkits.agents import list_handoffs, list_sub_agents  # only where it is needed
-
-        tools = self._agent.tools
-        named = [*list_sub_agents(tools), *(found.agent for found in list_handoffs(tools))]
+        named = [*self.sub_agents, *(found.agent for found in self.handoffs.values())]
         return [found for found in named if isinstance(found, Agent)]
 
     # ---- for its calls and turns ----
@@ -442,7 +437,7 @@ class PreparedAgent:
     @cached_property
     def tracks_taint(self) -> bool:
         """True if the policy of this agent, or of a handoff target, depends on taint."""
-        return self.checks_calls or self.has_handoffs
+        return self.checks_calls or bool(self.handoffs)
 
     def taint_of_tools(self, heard: Mapping[str, str], session: str = "") -> Taint:
         """The taint of a conversation that contains results of these tools; the values are the keys of the calls."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -10,8 +9,11 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.contract import Model
+from holdfast.names import check_words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from holdfast.models.credentials import ApiKey, Headers, TokenProvider
     from holdfast.models.dialect import Dialect
     from holdfast.models.limits import CallLimits
@@ -89,7 +91,7 @@ def model(
         headers=None if callable(headers) else headers,
         query=query,
         api_version=api_version,
-        flags=_check_words("flags", flags),
+        flags=None if flags is None else check_words("flags", flags),
     )
     spoken = load_dialect(endpoint.dialect)
     for flag in sorted(endpoint.flags) if flags is not None else ():
@@ -135,17 +137,6 @@ def check_model_name(name: str, *, own: bool = False) -> None:
     provider, colon, rest = name.partition(":")
     if not provider or not colon or not rest or not (own or provider in _makers or provider in ENDPOINTS):
         raise ModelUnknown(name, tuple(sorted({*_makers, *ENDPOINTS})))
-
-
-def _check_words(what: str, value: object) -> list[str] | None:
-    if value is None:
-        return None
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        given = list(cast("Iterable[object]", value))
-        words = [word for word in given if isinstance(word, str)]
-        if len(words) == len(given):
-            return words
-    raise InvalidArgument(what, cast("object", value), "a list of words")
 
 
 def _check_option(what: str, value: T | None, kind: type[T]) -> T:

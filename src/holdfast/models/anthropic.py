@@ -70,9 +70,8 @@ _THOUGHTS: Final = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
 
 def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
-    route = endpoint.route(model)
-    encoder = AnthropicMessageEncoder(route, request.files)
-    messages = dialect.encode_messages(request, f"anthropic {route}", encoder.encode)
+    encoder = AnthropicMessageEncoder(endpoint.route(model), endpoint.flags, request)
+    messages = encoder.encode_all()
     settings = request.settings
     edits = [] if settings.compact_at is None else context_edits(model, claude_version(model), settings.compact_at)
     betas = [_BETAS[edit["type"]] for edit in edits]

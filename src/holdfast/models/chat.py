@@ -72,10 +72,8 @@ FLAGS: Final = dialect.COMMON_FLAGS | {
 def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
     flags = endpoint.flags
-    route = endpoint.route(model)
-    encoder = ChatMessageEncoder(route, request.files, flags)
-    encoded = dialect.encode_messages(request, f"chat {' '.join(sorted(flags))} {route}", encoder.encode)
-    messages = _order_messages(request.messages, encoded, flags)
+    encoder = ChatMessageEncoder(endpoint.route(model), flags, request)
+    messages = _order_messages(request.messages, encoder.encode_all(), flags)
     fields, first = _beginning(model, request.settings, request.tools, request.output, request.instructions, flags)
     if first is not None:
         messages.insert(0, first)
@@ -213,10 +211,6 @@ def _order_messages(messages: tuple[msg.Message, ...], pieces: list[bytes], flag
 
 class ChatMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as any number of the provider's messages, joined by commas."""
-
-    def __init__(self, route: str, files: Mapping[str, bytes], flags: frozenset[str]) -> None:
-        super().__init__(route, files)
-        self._flags = flags
 
     def encode(self, message: msg.Message) -> bytes:
         """Encode a message; with the flag ``alternate``, a user message as its parts."""

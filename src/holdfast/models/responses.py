@@ -61,11 +61,9 @@ _COMPACTING_PROVIDERS: Final = frozenset(("openai", "azure-responses"))
 
 def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
-    route = endpoint.route(model)
-    with_ids = "no_item_ids" not in endpoint.flags
-    encoder = ResponsesMessageEncoder(route, request.files, with_ids=with_ids)
+    encoder = ResponsesMessageEncoder(endpoint.route(model), endpoint.flags, request)
     try:
-        messages = dialect.encode_messages(request, f"responses {route}{'' if with_ids else ' bare'}", encoder.encode)
+        messages = encoder.encode_all()
         fields = encode_json(_fields(endpoint, model, request, messages[0] if messages else b""))[:-1]
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ModelError(f"the request has no JSON form: {clip_text(error, 200)}", kind="bad_request") from error
@@ -159,10 +157,6 @@ _NEVER_ACCEPTED: Final = re.compile(
 class ResponsesMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as its items, joined by commas."""
 
-    def __init__(self, route: str, files: Mapping[str, bytes], *, with_ids: bool) -> None:
-        super().__init__(route, files)
-        self._with_ids = with_ids
-
     def encode(self, message: msg.Message) -> bytes:
         """Encode a message; empty if it has no item."""
         match message:
@@ -211,7 +205,7 @@ class ResponsesMessageEncoder(dialect.MessageEncoder):
         parts = message.parts
         # The API refuses an item with an id if the reasoning that it came with is missing.
         own_reasoning = [part for part in parts if type(part) is msg.Reasoning and part.route == self._route]
-        with_ids = self._with_ids and all(_is_sendable(part.replay) for part in own_reasoning)
+        with_ids = "no_item_ids" not in self._flags and all(_is_sendable(part.replay) for part in own_reasoning)
         items: list[Item] = []
         frame: Item = {}  # the original message of the texts that follow, without them
         # Texts that follow each other are one message.

@@ -24,6 +24,7 @@ from holdfast.agent import Agent
 from holdfast.cli.options import CallInvalid
 from holdfast.cli.output import printable, stderr
 from holdfast.errors import JournalMissing, UsageError
+from holdfast.filelocks import write_private
 from holdfast.store import Journal, Store
 
 
@@ -305,9 +306,5 @@ def _lock(path: Path) -> Generator[int]:
 def _replace(path: Path, data: bytes) -> None:
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(handle, "wb") as file:  # noqa: PTH123  it is open already
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_private(new, data)
     new.replace(path)

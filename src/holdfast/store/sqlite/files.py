@@ -21,6 +21,7 @@ import apsw
 
 from holdfast import errors
 from holdfast.crashpoints import crash_point
+from holdfast.filelocks import sync_directory
 from holdfast.store.paths import FOLDER
 from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 
@@ -89,15 +90,6 @@ def _is_own_group(found: os.stat_result) -> bool:
     except KeyError:
         return False
     return user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
-
-
-def sync_directory(directory: Path) -> None:
-    """Make new names in `directory` survive a power cut."""
-    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def check_schema(path: Path, connection: Db) -> None:

@@ -21,6 +21,7 @@ from msgspec.structs import astuple, replace
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
+from holdfast.filelocks import sync_directory, write_private
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
 from holdfast.store.contract import Wait
 from holdfast.store.lease import is_gone
@@ -175,7 +176,7 @@ def keep_key(path: Path, connection: files.Db) -> None:
         if named.exists():
             named.rename(_free(named.with_name(f"{named.name}.away")))
         _new(named).rename(named)
-        files.sync_directory(named.parent)
+        sync_directory(named.parent)
     finally:
         os.close(handle)
     crash_point("store.key_named")
@@ -326,12 +327,8 @@ def _made(path: Path, file: Path) -> bytes:
     """A new key, durable before it seals anything."""
     file.unlink(missing_ok=True)  # of a killed process; nothing was committed with it
     key = secrets.token_bytes(KEY_BYTES)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(handle, "w", encoding="ascii") as opened:  # noqa: PTH123  it is open already
-        opened.write(f"{key.hex()}\n")
-        opened.flush()
-        os.fsync(opened.fileno())
-    files.sync_directory(path.parent)
+    write_private(file, f"{key.hex()}\n".encode())
+    sync_directory(path.parent)
     crash_point("store.key_made")
     return key
 

@@ -544,7 +544,7 @@ class AnthropicReader(dialect.ResponseReader):
                 block.signature = as_text(given.get("signature"))
                 return self._add_text(block, given.get("thinking"))
             case "tool_use":
-                given["id"] = self._unique_id(as_text(given.get("id")), self._make_seed, len(self._blocks))
+                given["id"] = self._unique_id(as_text(given.get("id")), len(self._blocks))
                 return [msg.CallStart(given["id"], as_text(given.get("name")))]
             case "fallback":
                 before, after = (as_text(as_dict(given.get(side)).get("model")) for side in ("from", "to"))

@@ -663,18 +663,16 @@ class ChatReader(dialect.ResponseReader):
             self._announce(call, events)
 
     def _announce(self, call: ChatCall, events: list[msg.StreamEvent]) -> None:
-        call.id = call.sent_id
-        if not call.id or call.id in self._ids:
-            # A made-up id must differ from those of earlier replies, and depend only on the response. If the response
-            # has neither id nor date, all of its content is the seed, at its end.
-            thoughts, text, _ = ("".join(kept) for kept in self._texts.values())
-            usage, place = str(_usage(self._raw_usage or {})), str(self._calls.index(call))
-            said = (self._id or "", str(self._created), thoughts, text, usage, place, call.name)
-            call.id = dialect.derive_call_id(*said, *call.arguments)
-        self._ids.add(call.id)
+        call.id = self._unique_id(call.sent_id, len(self._ids))
         events.append(msg.CallStart(call.id, call.name))
         if call.arguments:
             events.append(msg.CallChunk(call.id, "".join(call.arguments)))
+
+    def _make_seed(self) -> str:
+        # If the response has neither id nor date, all of its content is the seed, at its end.
+        calls = ((call.name, *call.arguments) for call in self._calls)
+        said = ["".join(kept) for kept in (*self._texts.values(), *calls)]
+        return f"{self._id} {self._created} {self._raw_usage} {said}"
 
     def _end(self, reason: str, events: list[msg.StreamEvent]) -> None:
         if self._finish is not None:

@@ -130,10 +130,14 @@ class ResponseReader:
     def _too_long(self) -> ModelError:
         return ModelError(f"the reply of {self._name} is longer than {self.max_size:,} bytes", kind="bad_frame")
 
-    def _unique_id(self, id: str, make_seed: Callable[[], str], number: int, prefix: str = "") -> str:
-        """Return the id of a call. A missing or repeated one is derived from all content of the reply so far."""
+    def _make_seed(self) -> str:
+        """Return the seed of the ids of calls without an id: all content of the reply so far."""
+        raise NotImplementedError
+
+    def _unique_id(self, id: str, number: int, prefix: str = "") -> str:
+        """Return the id of a call. A missing or repeated one is derived: it differs from those of other replies."""
         if not id or id in self._ids:
-            self._seed = self._seed or make_seed()
+            self._seed = self._seed or self._make_seed()
             id = prefix + derive_call_id(self._seed, str(number))
         self._ids.add(id)
         return id

@@ -1,4 +1,4 @@
-"""Checks of ids, names, texts, numbers and lists of words."""
+"""Checks of ids, names, texts, numbers, lists of words and options."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from holdfast.errors import InvalidArgument, InvalidId, InvalidNumber
 
+T = TypeVar("T")
 STORE_FOLDER = ".holdfast"
 """Default folder of stores; no toolkit reaches it."""
 MAX_ID = 256
@@ -119,6 +120,14 @@ def check_words(what: str, value: object, wanted: str = "a list of words") -> tu
         if len(words) == len(given):
             return words
     raise InvalidArgument(what, cast("object", value), wanted)
+
+
+def default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
+    """Return an option of the type `kind`, which is `kind()` where None is given."""
+    made = kind() if given is None else given
+    if not isinstance(made, kind):
+        raise InvalidArgument(what, given, wanted)
+    return made
 
 
 PROCESS_PREFIX: Final = "process/"

@@ -26,7 +26,7 @@ from holdfast.models import redaction, registry
 from holdfast.models.contract import Model, respond
 from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.http import HttpModel
-from holdfast.models.json_values import as_dict, is_dict, is_list
+from holdfast.models.json_values import as_dict, clip_text, is_dict, is_list
 from holdfast.models.redaction import REDACTED, RecordingRedactor, parse_container, redact_stream
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def _matches_redacted(recorded: str, asked: str) -> bool:
 
 
 def _clip(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
+    return clip_text(json.dumps(value), 80)
 
 
 # ---- transports, and the model ----

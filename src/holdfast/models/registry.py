@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.contract import Model
-from holdfast.names import check_words
+from holdfast.names import check_words, default_or_given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.models.transport import Timeouts
 
 
-T = TypeVar("T")
 _makers: dict[str, Callable[[str], Model]] = {}
 
 
@@ -110,9 +109,9 @@ def model(
         api_key=api_key,
         token_provider=token_provider,
         headers=headers if callable(headers) else None,
-        retry=_check_option("retry", retry, Retry),
-        timeouts=_check_option("timeouts", timeouts, Timeouts),
-        limits=_check_option("limits", limits, CallLimits),
+        retry=default_or_given("retry", Retry, retry, "a Retry"),
+        timeouts=default_or_given("timeouts", Timeouts, timeouts, "a Timeouts"),
+        limits=default_or_given("limits", CallLimits, limits, "a CallLimits"),
         unsupported=unsupported,
         efforts=efforts,
     )
@@ -137,11 +136,3 @@ def check_model_name(name: str, *, own: bool = False) -> None:
     provider, colon, rest = name.partition(":")
     if not provider or not colon or not rest or not (own or provider in _makers or provider in ENDPOINTS):
         raise ModelUnknown(name, tuple(sorted({*_makers, *ENDPOINTS})))
-
-
-def _check_option(what: str, value: T | None, kind: type[T]) -> T:
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise InvalidArgument(what, value, f"a {kind.__name__}")
-    return value

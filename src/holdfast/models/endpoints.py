@@ -67,12 +67,9 @@ def resolve_endpoint(
         known = _with_api_version(known, api_version)
     if dialect is not None and dialect != known.dialect:
         known = msgspec.structs.replace(known, dialect=dialect, flags=frozenset())
-    return Endpoint(
-        provider=known.provider,
-        dialect=known.dialect,
+    return msgspec.structs.replace(
+        known,
         base_url=_address(known, base_url, os.environ if environ is None else environ),
-        keys=known.keys,
-        auth=known.auth,
         headers={} if headers is None else check_headers(headers),
         flags=known.flags if flags is None else frozenset(flags),
         query=known.query if query is None else {**known.query, **_check_query(query)},

@@ -566,10 +566,8 @@ class AnthropicReader(dialect.ResponseReader):
         block = self._open.get(index) if type(index) is int else None
         if block is None:
             return self._ignore()
-        if kind == "text_delta" and block.kind == "text":
-            return self._add_text(block, delta.get("text"))
-        if kind == "thinking_delta" and block.kind == "thinking":
-            return self._add_text(block, delta.get("thinking"))
+        if begun and begun == block.kind:
+            return self._add_text(block, delta.get(begun))
         if kind == "input_json_delta" and block.kind not in {"text", "thinking"}:
             return self._add_text(block, delta.get("partial_json"))
         if kind == "signature_delta" and block.kind == "thinking":

@@ -377,8 +377,7 @@ class GoogleReader(dialect.ResponseReader):
                 self.ignored += 1
         self._asides.update({name: told for name in _ASIDES if (told := candidate.get(name))})
         if (reason := as_text(candidate.get("finishReason"))) not in _UNSPECIFIED:
-            if self._call is not None:
-                self._end_call(events, whole=False)
+            self._end_call(events, whole=False)
             # A blocked prompt stays blocked, even with a candidate.
             self._why = self._why or clip_text(as_text(candidate.get("finishMessage")))
             self._reason = reason if self._reason in {"", "STOP"} else self._reason
@@ -407,8 +406,7 @@ class GoogleReader(dialect.ResponseReader):
     def _read_call(self, call: dict[str, Any], signature: str, events: list[msg.StreamEvent]) -> None:
         name = as_text(call.get("name"))
         if name:
-            if self._call is not None:
-                self._end_call(events)
+            self._end_call(events)
             self._end_text(events)
             id = self._unique_id(as_text(call.get("id")), len(self._ids), NO_ID_PREFIX)
             self._call = GoogleCall(id, name, self._joiner.repair)

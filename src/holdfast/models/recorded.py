@@ -84,8 +84,6 @@ def format_request(url: str, headers: Mapping[str, str], body: bytes, secrets: R
         content = {"body": secrets.request(json.loads(body))}
     except RecursionError:
         content = {"body_text": REDACTED}  # too deep to look through
-    except ValueError:
-        content = _content(body, "", secrets)
     return {
         "method": "POST",
         "host": place.hostname or "",

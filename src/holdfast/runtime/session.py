@@ -477,7 +477,7 @@ class Sessions:
     async def holder(self, session: str, agent: str) -> str:
         """The current agent of a session opened with `agent`: that one, or the target of the last handoff."""
         known = self._agents.get(agent)
-        if known is not None and not prepare(known).has_handoffs:
+        if known is not None and not prepare(known).handoffs:
             return agent
         return await self._holder_of(session) or agent
 

@@ -533,7 +533,7 @@ class SessionDrive(drive.JournalDrive):
     async def _break_off(self, run: turn_runner.TurnRunner, interruption: Interruption) -> None:
         """End the turn at once. Calls under way are recorded as cancelled or unknown."""
         asked: list[Record] = [] if interruption.stop is None else [await self._admit(interruption.stop)]
-        if self._agent is None or prepare(self._agent).has_sub_agents:
+        if self._agent is None or prepare(self._agent).sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
         why = results.stop_reason(interruption.ending.status, interruption.ending.message)
         left = [

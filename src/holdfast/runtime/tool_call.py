@@ -509,7 +509,7 @@ class ToolBatch:
         self._agent = agent
         self._turn = turn
         self._tools = {} if agent is None else prepare(agent).offered_tools
-        self._has_handoffs = agent is not None and prepare(agent).has_handoffs
+        self._has_handoffs = agent is not None and bool(prepare(agent).handoffs)
         self._performer = performer
         self._runner = runner
         self._deferrals = deferrals

@@ -89,7 +89,7 @@ class TurnRunner:
         self._loop = asyncio.get_running_loop()
         self._budgets: SharedBudgets | None = None
         # After a handoff, an earlier agent may have had sub-agents.
-        delegates = agent is not None and (prepare(agent).has_sub_agents or turn.handoffs > 0)
+        delegates = agent is not None and (bool(prepare(agent).sub_agents) or turn.handoffs > 0)
         if agent is not None and not strict and (delegates or agent.limits.beyond_turn):
             self._budgets = SharedBudgets(host, agent, turn, self.performer, delegates=delegates)
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)

@@ -247,8 +247,3 @@ def find_handoff(made: AnyTool | None) -> HandoffTool | None:
     """The handoff of a tool, if it is one."""
     owner = None if made is None else getattr(made.function, "__self__", None)
     return owner if isinstance(owner, HandoffTool) else None
-
-
-def list_handoffs(tools: Mapping[str, AnyTool]) -> Iterator[HandoffTool]:
-    """The handoffs among these tools."""
-    return filter(None, map(find_handoff, tools.values()))

@@ -663,7 +663,7 @@ class ChatReader(dialect.ResponseReader):
             self._announce(call, events)
 
     def _announce(self, call: ChatCall, events: list[msg.StreamEvent]) -> None:
-        call.id = self._unique_id(call.sent_id, len(self._ids))
+        call.id = self._unique_id(call.sent_id, len(self._ids), call.name)
         events.append(msg.CallStart(call.id, call.name))
         if call.arguments:
             events.append(msg.CallChunk(call.id, "".join(call.arguments)))

@@ -134,11 +134,11 @@ class ResponseReader:
         """Return the seed of the ids of calls without an id: all content of the reply so far."""
         raise NotImplementedError
 
-    def _unique_id(self, id: str, number: int, prefix: str = "") -> str:
+    def _unique_id(self, id: str, number: int, tool: str = "", prefix: str = "") -> str:
         """Return the id of a call. A missing or repeated one is derived: it differs from those of other replies."""
         if not id or id in self._ids:
             self._seed = self._seed or self._make_seed()
-            id = prefix + derive_call_id(self._seed, str(number))
+            id = prefix + derive_call_id(self._seed, str(number), tool)
         self._ids.add(id)
         return id
 

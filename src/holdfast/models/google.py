@@ -408,7 +408,7 @@ class GoogleReader(dialect.ResponseReader):
         if name:
             self._end_call(events)
             self._end_text(events)
-            id = self._unique_id(as_text(call.get("id")), len(self._ids), NO_ID_PREFIX)
+            id = self._unique_id(as_text(call.get("id")), len(self._ids), prefix=NO_ID_PREFIX)
             self._call = GoogleCall(id, name, self._joiner.repair)
             events.append(msg.CallStart(self._call.id, name))
         elif self._call is None:

@@ -588,7 +588,7 @@ class ResponsesReader(dialect.ResponseReader):
         id = next((id for id in (item.get("call_id"), item.get("id")) if isinstance(id, str) and id), "")
         if (not id or id in self._ids) and not self._seed:
             return []
-        id = self._calls[key] = self._unique_id(id, len(self._ids))
+        id = self._calls[key] = self._unique_id(id, len(self._ids), as_text(item.get("name")))
         return [msg.CallStart(id, as_text(item.get("name")))]
 
     def _call_end(self, key: Key, item: Item) -> list[msg.StreamEvent]:

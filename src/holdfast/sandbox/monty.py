@@ -703,7 +703,7 @@ class MontySandbox:
             launcher = self._launchers[memory] = Launcher(memory, confined=self._confined)
         self._programs[program] = None  # reserves the place while the worker starts
         try:
-            made = await spawn_in_thread(launcher.path, confined=self._confined)
+            made = await spawn_in_thread(launcher)
         except BaseException:
             self._programs.pop(program, None)
             raise

@@ -23,7 +23,7 @@ from collections import deque
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
@@ -571,30 +571,8 @@ MAX_NAME: Final = 255
 MAX_PATH: Final = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspacePath:
-    """A path in the workspace; without parts, the workspace itself."""
-
-    parts: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "/".join(self.parts) or "."
-
-    def encoded(self) -> bytes:
-        return str(self).encode()
-
-    @property
-    def parent(self) -> WorkspacePath:
-        return WorkspacePath(self.parts[:-1])
-
-    @property
-    def name(self) -> bytes:
-        """The last part in bytes, for the system."""
-        return self.parts[-1].encode()
-
-
-def parse_path(given: str) -> WorkspacePath:
-    """Parse a path of a model; `PathRefused` if it leads out or is invalid."""
+def parse_path(given: str) -> PurePosixPath:
+    """Parse a path of a model, ``.`` for the workspace itself; `PathRefused` if it leads out or is invalid."""
     try:
         size = len(given.encode())
     except UnicodeEncodeError:
@@ -612,10 +590,10 @@ def parse_path(given: str) -> WorkspacePath:
     ):
         if is_wrong:
             raise PathRefused(given, reason)
-    return WorkspacePath(parts)
+    return PurePosixPath(*parts)
 
 
-def parse_file_path(given: str) -> WorkspacePath:
+def parse_file_path(given: str) -> PurePosixPath:
     """Parse the path of a file: not the workspace itself, and not a path that ends like a directory."""
     place = parse_path(given)
     if not place.parts:

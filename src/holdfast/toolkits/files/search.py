@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 from holdfast.errors import HoldfastError, InvalidNumber, UsageError, WorldError
+from holdfast.errors.fields import ErrorFields
 from holdfast.toolkits.files import regex_worker, workspace
 
 if TYPE_CHECKING:
@@ -33,16 +34,18 @@ class PatternInvalid(UsageError):
         self.reason = reason
 
 
-class SearchStopped(workspace.ReasonError, WorldError):
+class SearchStopped(ErrorFields, WorldError):
     """The search reached its limit of time or memory before it found a match."""
 
-    text = "{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
+    reason: str
+    _message = "{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
 
 
-class SearchUnavailable(workspace.ReasonError, WorldError):
+class SearchUnavailable(ErrorFields, WorldError):
     """A search needs a separate Python process, and none can be started here."""
 
-    text = "files can't be searched here: {reason}; read_file and list_files still work"
+    reason: str
+    _message = "files can't be searched here: {reason}; read_file and list_files still work"
 
 
 # ---- globs ----

@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
+from holdfast.errors.fields import ErrorFields
 from holdfast.store.paths import FOLDER, in_store_folder
 
 if TYPE_CHECKING:
@@ -36,23 +37,12 @@ if TYPE_CHECKING:
 # ---- errors ----
 
 
-class ReasonError(HoldfastError):
-    """An error with a reason. `text` is its message."""
-
-    text: ClassVar[str]
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(self.text.format(reason=reason))
-        self.reason = reason
-
-
-class ConfinementUnavailable(ReasonError, WorldError):
+class ConfinementUnavailable(ErrorFields, WorldError):
     """This system can't keep opens below a directory, so there are no file tools here."""
 
-    text = (
-        "files can't be confined to a directory on this system: {reason}; "
-        "use Linux 5.6 or newer, or a system that has openat() with O_NOFOLLOW"
-    )
+    reason: str
+    _message = """files can't be confined to a directory on this system: {reason}; use Linux 5.6 or newer, or a system
+        that has openat() with O_NOFOLLOW"""
 
 
 class PathError(HoldfastError):

@@ -29,7 +29,7 @@ from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox.protocol import PRINTED_TAG, MalformedMessage, read_printed
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
-from holdfast.toolkits.shell.policy import SANDBOX_USER, HostTree, seccomp_program
+from holdfast.toolkits.shell.policy import HostTree, isolation_arguments, seccomp_program
 from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree
 
 if TYPE_CHECKING:
@@ -388,17 +388,12 @@ def bwrap_command(bwrap: str, binary: str, tree: HostTree, libraries: Sequence[s
 
     `libraries` are the folders of libraries under ``/usr``, `tree` has all others.
     """
-    user = str(SANDBOX_USER)
-    whole = [path for path in tree.folders if path in _LIBRARIES and path != "/usr"]
-    links = [(name, target) for name, target in tree.links if name in _LIBRARIES]
+    folders = (*(path for path in tree.folders if path in _LIBRARIES and path != "/usr"), *libraries)
+    links = tuple((name, target) for name, target in tree.links if name in _LIBRARIES)
     return [
         bwrap,
-        # Name each namespace: with --unshare-all, bubblewrap continues without a user namespace where none is possible.
-        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
-        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
-        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
-        *(argument for path in (*whole, *libraries) for argument in ("--ro-bind", path, path)),
-        *(argument for name, target in links for argument in ("--symlink", target, name)),
+        *isolation_arguments(HostTree(folders, links), network=False),
+        "--clearenv",
         *("--ro-bind", binary, PROGRAM_PATH, "--remount-ro", "/", "--chdir", "/"),
         *("--seccomp", str(_FILTER_DESCRIPTOR), "--", PROGRAM_PATH, _MODE),
     ]

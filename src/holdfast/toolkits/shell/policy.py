@@ -200,6 +200,20 @@ class NameCover:
     """The open file that is bound, so that it can't be replaced meanwhile; None to bind by path."""
 
 
+def isolation_arguments(tree: HostTree, *, network: bool) -> list[str]:
+    """The arguments of bubblewrap that separate any sandbox from the host, except for the files in `tree`."""
+    user = str(SANDBOX_USER)
+    return [
+        # Each namespace by name: with --unshare-all, bubblewrap continues even without a user namespace.
+        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+        *(() if network else ("--unshare-net",)),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
+        *(argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)),
+        *(argument for name, target in tree.links for argument in ("--symlink", target, name)),
+    ]
+
+
 def bwrap_arguments(
     shell: str,
     command: str,
@@ -218,18 +232,12 @@ def bwrap_arguments(
     `covers` are mounts that protect names in the workspace, outer ones first. `hidden` are folders at its top that
     appear empty.
     """
-    user, size = str(SANDBOX_USER), str(memory // len(TMPFS_FOLDERS))
+    size = str(memory // len(TMPFS_FOLDERS))
     accounts, groups = str(descriptors.accounts), str(descriptors.groups)
     return [
         *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{descriptors.hold}"),
         bwrap,
-        # Each namespace by name: with --unshare-all, bubblewrap continues even without a user namespace.
-        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-        *(() if profile == "network" else ("--unshare-net",)),
-        *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
-        *(argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)),
-        *(argument for name, target in tree.links for argument in ("--symlink", target, name)),
+        *isolation_arguments(tree, network=profile == "network"),
         *("--ro-bind-data", accounts, "/etc/passwd", "--ro-bind-data", groups, "/etc/group"),
         *("--proc", "/proc", "--dev", "/dev"),
         *(part for folder in TMPFS_FOLDERS for part in ("--size", size, "--perms", "1777", "--tmpfs", folder)),

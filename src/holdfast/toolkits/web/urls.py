@@ -223,15 +223,6 @@ def parse_url(text: str) -> Url:
     return Url(name, str(found), address, port or PORTS[name], re.sub("%(?![0-9a-fA-F]{2})", "%25", whole))
 
 
-def _resolve_redirect(url: Url, location: str) -> Url:
-    _check_characters(location)
-    try:
-        joined = urljoin(str(url), location)
-    except ValueError as error:
-        raise UrlInvalid(location, f"it can't be joined to {url.authority}: {error}") from None
-    return parse_url(joined)
-
-
 def parse_host(text: str) -> str:
     """The canonical form of a host, for rules: a name in ASCII, or an address."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
@@ -367,9 +358,11 @@ class UrlPolicy:
     def follow(self, before: Url, location: str) -> Url:
         """The target of a redirect; `UrlRefused` unless `before` may lead there."""
         try:
-            after = _resolve_redirect(before, location)
-        except UrlInvalid as error:
-            raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {error.reason}") from None
+            _check_characters(location)
+            after = parse_url(urljoin(str(before), location))
+        except (UrlInvalid, ValueError) as error:
+            reason = error.reason if isinstance(error, UrlInvalid) else f"it can't be joined to this URL: {error}"
+            raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {reason}") from None
         if before.scheme == "https" and after.scheme != "https" and not self.downgrade:
             raise UrlRefused(str(after), f"{before.authority} redirects to it, from https to {after.scheme}")
         self.check(after)

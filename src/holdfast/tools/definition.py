@@ -255,12 +255,7 @@ DEFERRAL_TIMEOUT: Final = timedelta(days=7)
 """Default time for the answer to a deferral."""
 
 
-class _NoDefault:
-    def __repr__(self) -> str:
-        return "NO_DEFAULT"
-
-
-NO_DEFAULT: Final = _NoDefault()
+NO_DEFAULT: Final = msgspec.UNSET
 """Marks a deferral that ends in an error at its timeout."""
 
 

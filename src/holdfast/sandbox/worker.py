@@ -30,7 +30,7 @@ from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox.protocol import PRINTED_TAG, MalformedMessage, read_printed
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
 from holdfast.toolkits.shell.policy import HostTree, isolation_arguments, seccomp_program
-from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree
+from holdfast.toolkits.shell.sandbox import require_sandbox, shell_program, visible_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -459,11 +459,8 @@ class Launcher:
             self._filter = None
 
     def _confined(self, memory: int) -> list[str]:
-        bwrap = find_trusted_program("bwrap")
-        if bwrap is None:  # it existed when the sandbox was made
-            raise ProgramsUnavailable("bubblewrap (bwrap) is gone", "install it again")
         libraries = [path for path in _UNDER_USR if Path(path).is_dir()]
-        command = bwrap_command(bwrap, worker_binary(), visible_tree("read"), libraries)
+        command = bwrap_command(require_sandbox(), worker_binary(), visible_tree("read"), libraries)
         try:
             self._filter = os.memfd_create("holdfast-filter", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.write(self._filter, seccomp_program(platform.machine()))

@@ -9,13 +9,15 @@ import re
 import stat
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, UsageError, WorldError
 from holdfast.filelocks import lock_file
 from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import NotDone
+
+if TYPE_CHECKING:
+    from pathlib import PurePosixPath
 
 
 class EditMismatch(workspace.PathError, UsageError):
@@ -168,10 +170,10 @@ class FileWriter:
         rule = self.protection.rule_for(place.parts)
         if rule is not None:
             raise workspace.PathProtected(str(place), rule)
-        for depth in range(len(place.parts) if self.protection.repositories else 0):
+        for folder in reversed(place.parents) if self.protection.repositories else ():
             found = False
             # A directory that can't be opened is not written to either.
-            with suppress(HoldfastError), self._directory(PurePosixPath(*place.parts[:depth])) as below:
+            with suppress(HoldfastError), self._directory(folder) as below:
                 found = workspace.is_repository(below)
             if found:
                 raise workspace.PathProtected(str(place), "a git directory")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.clock import wall_clock
+from holdfast.clock import Stopwatch, wall_clock
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import (
     canonical,
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
 
     from holdfast.store import Notify
     from holdfast.store.client import Store
-    from holdfast.turns.state import Stopwatch
 
 
 MAX_BEHIND: Final = 256

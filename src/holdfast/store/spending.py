@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast import records
+from holdfast.clock import Stopwatch
 from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, RecordUnreadable, StoreBusy
 from holdfast.names import check_int
 from holdfast.records import Blob, Handed, Opened, Record
-from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
     from holdfast.messages import Usage

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
+from holdfast.clock import Stopwatch
 from holdfast.records import Admitted, Done, EffectRequest, Ended, Parked, Resumed, Started
 from holdfast.store.spending import DAY_MS, Spend, spend_by_day, spend_of_append
-from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
     from holdfast.records import Record

@@ -64,7 +64,7 @@ from holdfast.records import (
 )
 from holdfast.secrets.logs import safe_cause
 from holdfast.store.contract import Head, Lease, blob_digest
-from holdfast.store.spending import DAY_MS, Spend, day_of, spend_of_append
+from holdfast.store.spending import DAY_MS, Spend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -124,10 +124,12 @@ class LeasedJournal:
         consume: Sequence[str] = (),
         spend: Spend | None = None,
     ) -> asyncio.Future[Head]:
-        used = () if self.watch is None and spend is None else spend_of_append(self.watch, added, spend)
+        watch = self.watch
+        taken = () if watch is None else [watch.take(record) for record in added]
+        worked = [span for span in taken if span is not None]
         # A failure must reach the callback even if the caller does not wait: all later appends will fail too.
         then = self._appended
-        future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
+        future = self._store.append_own(self._lease, added, self.head, patient, notify, spend, worked, consume, then)
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # not queued, so no later append may follow
         self.recent.extend(enumerate(added, self.head + 1))
@@ -553,7 +555,7 @@ class Performer:
             self._loop.call_soon(self.flush)
         if not self._gathered_day <= outcome.at < self._gathered_day + DAY_MS:
             self.flush()
-            self._gathered_day = day_of(outcome.at) * DAY_MS
+            self._gathered_day = outcome.at - outcome.at % DAY_MS
         self._gathered.extend(beside)
         self._gathered.append(outcome)
         self._gathered_calls += 1

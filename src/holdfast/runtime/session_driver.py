@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -137,8 +136,7 @@ class SessionDrive(drive.JournalDrive):
     """
 
     def __init__(self, context: RuntimeContext, session: str, *, stops_only: bool = False) -> None:
-        super().__init__(context.store, context.changes, session, context.lease_ms)
-        self.context = context
+        super().__init__(context, session)
         self._agent: Agent | None = None
         """The agent that has the session, if this runtime has it."""
         self._open: OpenTurn | None = None
@@ -631,11 +629,6 @@ class SessionDrive(drive.JournalDrive):
         """True if `steering` would find nothing new."""
         return not (self.has_news or self._inbox or self._store.shared)
 
-    @property
-    def has_news(self) -> bool:
-        """True if something that this process has heard of must be read, or a request to stop has come."""
-        return self._news or self._reading.locked() or self._interruption is not None
-
     async def steering(self) -> list[tuple[Admitted, messages.UserMessage]]:
         """Take the inputs that enter the running turn now."""
         await self.attend()
@@ -661,16 +654,6 @@ class SessionDrive(drive.JournalDrive):
         """Call `heard` whenever something comes for the session; None ends that."""
         self._listener = heard
 
-    async def boundary(self) -> None:
-        """Pass a point between two effects: other sessions may go first, and a closing runtime stops the drive here."""
-        if self._stopping:
-            raise RuntimeClosing
-        if self._news or self._reading.locked():
-            await self.attend()
-        waiting = self.context.turnstile.place()
-        if waiting is not None:
-            await waiting
-
     def let_run(self, ms: int | None) -> None:
         """Check budgets of time again after so many milliseconds; None: no more."""
         if ms is None and self._look_at is None:
@@ -688,50 +671,3 @@ class SessionDrive(drive.JournalDrive):
 def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
     """True if a stop request names `turn`, or an input that has entered it."""
     return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
-
-
-TURNSTILE_WIDTH: Final = 16
-"""Sessions that take a step in one round of the event loop."""
-
-
-class Turnstile:
-    """Limits the sessions that take a step in one round of the event loop. The others wait in order."""
-
-    def __init__(self, width: int = TURNSTILE_WIDTH) -> None:
-        self._width = width
-        self._left = width
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._scheduled = False
-
-    async def enter(self) -> None:
-        """Pass, in this round or in a later one."""
-        waiting = self.place()
-        if waiting is not None:
-            await waiting
-
-    def place(self) -> asyncio.Future[None] | None:
-        """Pass at once if this round has room; otherwise returns a future to wait for."""
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_round)
-        if self._left > 0 and not self._waiting:
-            self._left -= 1
-            return None
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        return waiter
-
-    def _next_round(self) -> None:
-        self._left = self._width
-        while self._waiting and self._left > 0:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                self._left -= 1
-        self._scheduled = bool(self._waiting)
-        if self._scheduled:
-            asyncio.get_running_loop().call_soon(self._next_round)
-
-
-turnstiles: Final = eventloop.PerLoop(Turnstile)
-"""One per event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

@@ -330,7 +330,7 @@ class Append(Command[Any], frozen=True):
             tx.wake(row)
         for wait in used:
             tx.rows.save_wait(row, wait)
-        by_day = self.spend if type(self.spend) is tuple else spend_of_append(self.records, self.spend, self.worked)
+        by_day = self.spend if isinstance(self.spend, tuple) else spend_of_append(self.records, self.spend, self.worked)
         for day, spend in by_day:
             # The agent before a handoff in these records has spent it.
             tx.rows.spending.add(agent, day, spend)

@@ -49,7 +49,7 @@ from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
 from holdfast.tools.definition import AnyTool, Bound, Complaint
 from holdfast.tools.results import error_for_complaint, error_for_malformed_call, error_for_unknown_tool
 from holdfast.turns import keys
-from holdfast.turns.conversation import OpenTurn, answer_taint
+from holdfast.turns.conversation import answer_taint
 from holdfast.turns.programs import PROGRAM
 from holdfast.turns.results import result_of
 from holdfast.turns.state import Results, RunTools
@@ -57,14 +57,12 @@ from holdfast.turns.state import Results, RunTools
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
     from holdfast.records import InputTaint, Outcome, Record
     from holdfast.runtime.authorization import Authorizer
-    from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.tools.context import CallHost
+    from holdfast.runtime.turn_runner import TurnRunner
 
 
 # ---- the states ----
@@ -187,22 +185,10 @@ def settled(call: PreparedCall, outcome: Outcome) -> SettledCall:
 class ToolCallRunner:
     """Takes the calls of one turn from state to state; `ToolBatch` and programs choose their order."""
 
-    def __init__(
-        self,
-        host: SessionDrive,
-        caller: CallHost,
-        performer: Performer,
-        deferrals: Deferrals,
-        *,
-        authorizer: Authorizer | None = None,
-        budget: float | None = None,
-        can_spill: Callable[[], bool] = lambda: True,
-        resumed: bool = False,
-        reads_on: bool = False,
-    ) -> None:
+    def __init__(self, host: SessionDrive, caller: TurnRunner, authorizer: Authorizer | None) -> None:
         self.spilled = 0
         """Calls of the current batch that continue in the background."""
-        self.open = deferrals.open_calls
+        self.open = caller.deferrals.open_calls
         """Calls that have an intent or began here, and have no outcome yet."""
         self.settled: set[str] = set()
         self.beside: dict[str, tuple[Record, ...]] = {} if authorizer is None else authorizer.beside
@@ -211,17 +197,15 @@ class ToolCallRunner:
         """None where no hooks, policy or people decide about calls."""
         self._result_taints: dict[str, InputTaint] = {}
         """The taint that tools set on their results."""
-        self._budget = budget
+        own_budget = None if caller.agent is None else caller.agent.inline_budget
+        self._budget = host.context.inline_budget if own_budget is None else own_budget
         """Seconds before a call goes to the background, if its tool sets no budget."""
-        self._can_spill = can_spill
-        self._resumed = resumed
-        """An earlier process may have sent calls of this turn to the background."""
         self._host = host
         self._caller = caller
-        self._executor = ToolExecutor(caller, performer, deferrals, reads_on=reads_on)
-        self._deferrals = deferrals
-        self._performer = performer
-        self._past = performer.past
+        self._executor = ToolExecutor(caller)
+        self._deferrals = caller.deferrals
+        self._performer = caller.performer
+        self._past = caller.performer.past
 
     def prepare(
         self, request: ToolCall, name: str, key: str, ask: EffectRequest, tool: AnyTool | None, known: Iterable[str]
@@ -355,7 +339,7 @@ class ToolCallRunner:
     def _outcome(self, call: AuthorizedCall) -> Coroutine[Any, Any, Outcome]:
         if call.answer is not None:
             return self._performer.succeeded(call.key, self._executor.unrecorded_ask(call), call.answer)
-        if self._resumed and call.program is None:
+        if self._caller.resumed and call.program is None:
             return self._resumed_outcome(call)
         return self._outcome_here(call)
 
@@ -374,7 +358,7 @@ class ToolCallRunner:
         background, budget = tool.background, tool.inline_budget or self._budget
         if background:
             return self._start_in_background(call)
-        if background is None and budget is not None and self._can_spill():
+        if background is None and budget is not None and self._caller.can_spill():
             return self._executor.execute(call, self._began, budget, self._spill)
         return self._executor.execute(call, self._began)
 
@@ -390,7 +374,7 @@ class ToolCallRunner:
         return await self._background_outcome(call, await self._made_task(self._host.start_task(call)))
 
     async def _spill(self, work: SpillableCall, seconds: float) -> Outcome | None:
-        if not self._can_spill():  # other calls of the batch used the background slots
+        if not self._caller.can_spill():  # other calls of the batch used the background slots
             return None
         self.spilled += 1
         work.handed_over = True
@@ -494,27 +478,21 @@ class ToolBatch:
     """Performs the tool calls of one turn, batch after batch."""
 
     def __init__(
-        self,
-        host: SessionDrive,
-        agent: Agent | None,
-        turn: OpenTurn,
-        performer: Performer,
-        runner: ToolCallRunner,
-        deferrals: Deferrals,
-        programs: Programs | None = None,
+        self, host: SessionDrive, caller: TurnRunner, runner: ToolCallRunner, programs: Programs | None
     ) -> None:
+        agent = caller.agent
         self.handed_over = False
         """Another agent has the session: nothing more is done here."""
         self._host = host
         self._agent = agent
-        self._turn = turn
+        self._turn = caller.turn
         self._tools = {} if agent is None else prepare(agent).offered_tools
         self._has_handoffs = agent is not None and prepare(agent).has_handoffs
-        self._performer = performer
+        self._performer = caller.performer
         self._runner = runner
-        self._deferrals = deferrals
+        self._deferrals = caller.deferrals
         self._programs = programs
-        self._run = performer.run
+        self._run = caller.run
         self._loop = asyncio.get_running_loop()
 
     async def perform(self, effect: RunTools, taint: Taint) -> Results:

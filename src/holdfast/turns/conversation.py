@@ -324,6 +324,7 @@ class Conversation:
         if self.turn is not None:
             self._close(self.turn, None)
             self.turn = None
+        self.endings.clear()  # turn ids of the parent may come again
         self.watch.stop()
 
     # ---- inputs ----

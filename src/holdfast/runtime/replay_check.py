@@ -87,7 +87,6 @@ async def _before(store: Store, parent: str | None, at: int) -> Conversation:
         return Conversation()
     conversation = await read_conversation(store, parent, upto=at)
     conversation.cut()
-    conversation.endings.clear()
     return conversation
 
 
@@ -209,6 +208,8 @@ class _ReplayHost:
 
     def show(self, *_: object) -> None:
         """Drop a live event: a check has no observers."""
+
+    show_late = show
 
     async def attend(self) -> None:
         """Does nothing: a replay has no inbox."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from holdfast import events
     from holdfast.policy import limits
-    from holdfast.runtime import hooks, tool_execution
     from holdfast.store import Notification
     from holdfast.turns.conversation import Conversation
 
@@ -593,28 +591,8 @@ class SessionDrive(drive.JournalDrive):
         """The id of the background task of the call `key`, if any."""
         return await self.context.tasks.task_for_call(self.session, key)
 
-    async def start_task(self, call: tool_call.AuthorizedCall) -> str:
-        """Perform a call in the background; returns the id of the task once it is durable."""
-        return await self.context.tasks.start(self.session, *self._names(), call)
-
-    async def adopt_task(self, work: tool_execution.SpillableCall) -> str:
-        """Move a running call to the background; returns the id of the task once it is durable."""
-        return await self.context.tasks.adopt(self.session, *self._names(), work)
-
-    def _names(self) -> tuple[str, str]:
-        return "" if self._agent is None else self._agent.name, "" if self._open is None else self._open.run
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        """Cancel a task that is being made: its turn is stopped."""
-        with suppress(errors.HoldfastError):  # the task was not made
-            await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
-
-    def after_turn(self, hooked: hooks.HookRunner, ending: machine.Ending) -> None:
-        """Run the `after_turn` hooks of an ended turn, without waiting for them."""
-        self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
-
-    def _show_later(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        """Show an event that may come after this drive: in the buffer of the running drive, or in a new one."""
+    def show_late(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
+        """Publish an event that may come after this drive: by the buffer of the running drive, or by a new one."""
         changes = self.context.changes
         if (buffer := changes.buffers.get(self.session)) is not None:
             buffer.publish(kind, run, fields)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -27,22 +28,13 @@ from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Decision, Perform, PerformAgain, Repeat, SettleAsUnknown, UseRecorded
-from holdfast.errors import Suspended
+from holdfast.errors import HoldfastError, Suspended
 from holdfast.eventloop import call_on_first_wait, spawn
 from holdfast.policy.approvals import MARK, Question
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.state import background_answer
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Handed, Unknown
-from holdfast.runtime.reconciliation import (
-    finished_program_calls,
-    has_only_waited,
-    has_outcome,
-    has_program_records,
-    open_program_outcomes,
-    stopped_program_outcome,
-    unknown_program_calls,
-    was_suspended,
-)
+from holdfast.runtime import reconciliation
 from holdfast.runtime.tool_execution import SpillableCall, ToolExecutor
 from holdfast.runtime.waits import DeferralSuspended
 from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
@@ -58,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.messages import ToolCall, ToolResult
+    from holdfast.processes.tasks import Tasks
     from holdfast.records import InputTaint, Outcome, Record
     from holdfast.runtime.authorization import Authorizer
     from holdfast.runtime.programs import Programs
@@ -218,7 +211,7 @@ class ToolCallRunner:
         decision = self._performer.decide(key, ask, repeat)
         if isinstance(decision, UseRecorded):
             return SettledCall(request, key, decision.outcome, result_of(request, decision.outcome))
-        if isinstance(decision, SettleAsUnknown) and was_suspended(self._past, key):
+        if isinstance(decision, SettleAsUnknown) and reconciliation.was_suspended(self._past, key):
             decision = PerformAgain()
         elif isinstance(decision, Perform) and key in self._deferrals.deferred:
             decision = PerformAgain()  # it was allowed, and begun
@@ -369,9 +362,19 @@ class ToolCallRunner:
 
     # ---- calls that go to the background ----
 
+    @property
+    def _tasks(self) -> Tasks:
+        return self._host.context.tasks
+
+    @property
+    def _origin(self) -> tuple[str, str, str]:
+        """Session, agent and turn of the calls."""
+        agent = self._caller.agent
+        return self._host.session, "" if agent is None else agent.name, self._caller.run
+
     async def _start_in_background(self, call: AuthorizedCall) -> Outcome:
         self.spilled += 1
-        return await self._background_outcome(call, await self._made_task(self._host.start_task(call)))
+        return await self._background_outcome(call, await self._made_task(self._tasks.start(*self._origin, call)))
 
     async def _spill(self, work: SpillableCall, seconds: float) -> Outcome | None:
         if not self._caller.can_spill():  # other calls of the batch used the background slots
@@ -380,7 +383,7 @@ class ToolCallRunner:
         work.handed_over = True
         call = work.call  # the task gives it another key as soon as it has begun
         try:
-            task = await self._made_task(self._host.adopt_task(work))
+            task = await self._made_task(self._tasks.adopt(*self._origin, work))
         except asyncio.CancelledError:
             raise
         except BaseException:
@@ -395,8 +398,12 @@ class ToolCallRunner:
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            spawn(self._host.stop_task(made))
+            spawn(self._stop_task(made))
             raise
+
+    async def _stop_task(self, made: asyncio.Future[str]) -> None:
+        with suppress(HoldfastError):  # the task was not made
+            await self._tasks.cancel(await made, "the turn that asked for it was stopped")
 
     async def _background_outcome(self, call: PreparedCall, task: str, seconds: float | None = None) -> Outcome:
         """The outcome of a call that continues in the background: the id of its task."""
@@ -444,7 +451,7 @@ class ToolCallRunner:
         if call.program is not None:
             return call.program(now, ask)
         acts = call.tool is None or not call.tool.read_only
-        if running.begun and acts and not has_only_waited(self._past, call.key):
+        if running.begun and acts and not reconciliation.has_only_waited(self._past, call.key):
             return Unknown(at=now, key=call.key, ask=ask)
         return Cancelled(at=now, key=call.key, ask=ask)
 
@@ -688,18 +695,18 @@ class ToolBatch:
         for ordinal, call in enumerate(turn.batch, 1):
             key = keys.call_key(self._run, turn.batch_id, ordinal, call.name)
             tool = self._tools.get(call.name)
-            if ordinal in turn.results or has_outcome(past, key):
+            if ordinal in turn.results or reconciliation.has_outcome(past, key):
                 continue
-            if (self._programs is not None and call.name == PROGRAM) or has_program_records(past, key):
-                left = list(open_program_outcomes(past, key, known, now, reads=reads))
+            if (self._programs is not None and call.name == PROGRAM) or reconciliation.has_program_records(past, key):
+                left = list(reconciliation.open_program_outcomes(past, key, known, now, reads=reads))
                 yield from left
                 if key not in known and (first or left):
-                    unknown = unknown_program_calls(left, key)
+                    unknown = reconciliation.unknown_program_calls(left, key)
                     ask = self._ask(turn.batch_id, ordinal, call, program=True)
                     # A program that waits has left records; one that was killed in a call may have left none.
                     perhaps = first and not resumed and not left
-                    yield stopped_program_outcome(
-                        key, ask, now, finished_program_calls(past, key), unknown, perhaps=perhaps
+                    yield reconciliation.stopped_program_outcome(
+                        key, ask, now, reconciliation.finished_program_calls(past, key), unknown, perhaps=perhaps
                     )
                 first = False
                 continue
@@ -717,11 +724,13 @@ class ToolBatch:
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
                 yield from (Cancelled(at=now, key=intent.key) for intent in intents)
                 continue
-            if intended and has_only_waited(past, key):
+            if intended and reconciliation.has_only_waited(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
                 yield Unknown(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
-            elif was_suspended(past, key):  # it waited when an earlier process ended, and did not run again
+            elif reconciliation.was_suspended(
+                past, key
+            ):  # it waited when an earlier process ended, and did not run again
                 yield Cancelled(at=now, key=key, ask=self._ask(turn.batch_id, ordinal, call))
             first = False
 

@@ -93,7 +93,7 @@ class TurnRunner:
             self._budgets = SharedBudgets(host, agent, turn, self.performer, delegates=delegates)
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         whose = HookTurn(host.session, "" if agent is None else agent.name, turn.run, turn.metadata)
-        self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self.performer.redactor.text)
+        self._hook_runner = HookRunner(hooks, whose, host.show_late, guards=guards, clean=self.performer.redactor.text)
         self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
         """A rule of the agent depends on taint, so the runner tracks it."""
@@ -290,7 +290,7 @@ class TurnRunner:
         hooked = self._hook_runner
         if turn.goes_on:  # only the new agent's own hooks have not seen the turn yet
             own = () if self.agent is None else self.agent.hooks
-            hooked = HookRunner(own, hooked.turn, self._host.show, clean=self.performer.redactor.text)
+            hooked = HookRunner(own, hooked.turn, self._host.show_late, clean=self.performer.redactor.text)
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else canonical.bounded(decision.reason)
@@ -417,7 +417,7 @@ class TurnRunner:
         await self.performer.seal(ended, before, spend=spend_of_records(before) if before else None)
         crash_point("turn.after_end")
         if self._hook_runner.has("after_turn"):
-            self._host.after_turn(self._hook_runner, ending)
+            self._host.context.turn_hooks.ended(self._hook_runner, ending)
 
     async def close(self) -> None:
         """End the performer, and break the reference cycles between this runner and its parts.

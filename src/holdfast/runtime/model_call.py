@@ -26,6 +26,7 @@ from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import Price, context_window, reply_cost
+from holdfast.policy import limits
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
 from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
@@ -41,13 +42,12 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.effects.scopes import EffectScope
-    from holdfast.policy.limits import OutOf
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.secrets.redactor import StreamRedactor
     from holdfast.turns.compaction.budget import ContextBudget
     from holdfast.turns.conversation import OpenTurn
 
-    BudgetCheck = Callable[[messages.Usage, float | None], Awaitable[OutOf | None]]
+    BudgetCheck = Callable[[limits.Consumption, limits.Consumption], Awaitable[limits.OutOf | None]]
     _HookKind: TypeAlias = RequestKind | Literal["compaction"]
 
 
@@ -257,7 +257,9 @@ class ModelCaller:
         compactor = self.compactor
         if compactor is None or not compactor.has_usage:
             return None
-        if (out := await check_budget(compactor.usage, compactor.cost)) is None:
+        usage, cost = compactor.usage, compactor.cost
+        within = limits.Consumption(0, usage.total, cost or 0.0, unpriced=cost is None)
+        if (out := await check_budget(within, limits.ONE_STEP)) is None:
             return None
         return UsedUp(out, *compactor.take_usage())
 

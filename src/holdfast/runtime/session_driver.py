@@ -60,11 +60,16 @@ class InboxInput:
         """The deadline of the turn that it begins. `begun` is the start; without it such deadlines are None."""
         if not isinstance(self.said, UserInput):
             return None
-        span = self.said.deadline_ms
-        if span is None and agent is not None and agent.limits.deadline is not None:
-            span = rules.milliseconds(agent.limits.deadline)
+        span = turn_span(self.said, agent)
         since = begun if self.said.deadline_from_start else self.input.at
         return None if span is None or since is None else since + span
+
+
+def turn_span(said: UserInput, agent: Agent | None) -> int | None:
+    """Most milliseconds of the turn of an input: its own limit, or else that of the agent."""
+    if said.deadline_ms is not None or agent is None or agent.limits.deadline is None:
+        return said.deadline_ms
+    return rules.milliseconds(agent.limits.deadline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,11 +184,7 @@ class ToolExecutor:
                 return await _call_with_timeout(tool, bound, context, seconds)
             if context is None:
                 return await _drive(tool.call(bound), tool.name)
-            token = current_scope.set(context.place)
-            try:
-                return await _drive(tool.call(bound, context), tool.name)
-            finally:
-                current_scope.reset(token)
+            return await _call_in_scope(tool, bound, context)
 
     async def _retried(self, tool: AnyTool, bound: Bound, context: CallContext, retry: ToolRetryPolicy) -> object:
         attempt = 1

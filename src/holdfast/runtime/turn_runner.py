@@ -15,7 +15,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects import canonical, replay
 from holdfast.effects.performer import JournalLedger, Performer
 from holdfast.policy.hooks import HookTurn
-from holdfast.policy.limits import ONE_STEP, Consumption, OutOf, limits_under_mandate, taint_under
+from holdfast.policy.limits import Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked, Record
 from holdfast.runtime import authorization, model_call, programs, tool_call
@@ -26,13 +26,13 @@ from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.waits import ToolWaits
 from holdfast.turns import keys
 from holdfast.turns.conversation import CheckpointOutcome, OpenTurn, decode_checkpoint
-from holdfast.turns.machine import Ending, added, answer_of, go_on, paid, poll, respond, start, used_up, with_last_step
+from holdfast.turns.machine import Ending, added, answer_of, go_on, poll, respond, start, used_up, with_last_step
 from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, Response, Results, RunTools, TurnState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from holdfast.messages import Usage, UserMessage
+    from holdfast.messages import UserMessage
     from holdfast.runtime import session_driver, tool_host
 
 
@@ -118,7 +118,7 @@ class TurnRunner:
     def _tool_batch(self) -> tool_call.ToolBatch:
         agent, host, runner = self.agent, self._host, self._call_runner
         if agent is not None and agent.mode == "code":
-            find_limit, variables = self._find_exhausted_limit, self.turn.variables
+            find_limit, variables = self._find_exhausted, self.turn.variables
             self._programs = programs.Programs(host, agent, self.performer, runner, find_limit, variables)
         return tool_call.ToolBatch(host, self, runner, self._programs)
 
@@ -183,7 +183,7 @@ class TurnRunner:
                     response: Response = (
                         await model_caller.compact(effect, key)
                         if effect.compacts
-                        else await model_caller.respond(effect, key, self._find_exhausted_budget)
+                        else await model_caller.respond(effect, key, self._find_exhausted)
                     )
                 case RunTools():
                     self._expect(effect.id, "tools")
@@ -237,27 +237,16 @@ class TurnRunner:
             self._taint = self._call_runner.taint_after(self.agent, before, keyed)
         return results
 
-    async def _find_exhausted_limit(self, within: Consumption, ahead: Consumption) -> OutOf | None:
-        """The limit without room for `ahead`, after the usage `within` of the current batch."""
+    async def _find_exhausted(self, within: Consumption, ahead: Consumption) -> OutOf | None:
+        """The limit without room for `ahead`, after the usage `within` of the effect under way."""
         state = self._current
-        if state is None or self._strict:
+        if state is None:
             return None
         used = state.used + within
         out = used_up(state.rules, used, ahead)
         if out is not None or self._budgets is None:
             return out
-        return await self._budgets.find_exhausted_in_batch(used, within, ahead)
-
-    async def _find_exhausted_budget(self, usage: Usage, cost: float | None) -> OutOf | None:
-        """The budget without room for the next model call, after the compaction for that call."""
-        state = self._current
-        if state is None:
-            return None
-        state = paid(state, usage, cost)
-        out = used_up(state.rules, state.used, ONE_STEP)
-        if out is not None or self._budgets is None:
-            return out
-        return await self._budgets.find_exhausted(state, state.awaited, state.awaited.id - 1)
+        return await self._budgets.find_exhausted_within(used, within, ahead)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, if any."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
 from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError, PayloadTooLarge
@@ -518,7 +517,10 @@ async def hook_record(
     Unrecordable decisions are a denial.
     """
     try:
-        plain = [_as_json(decision) for decision in decided]
+        plain = [
+            Answer(msgspec.json.decode(encode_value(decision.value))) if isinstance(decision, Answer) else decision
+            for decision in decided
+        ]
         # Secrets among the arguments are replaced by their names already now: the call must be the same after a crash.
         body = performer.redactor.bytes(msgspec.json.encode(plain))
         known = _decisions.decode(body)
@@ -530,20 +532,6 @@ async def hook_record(
         said = performer.redactor.text(str(error))[:500]
     denied: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {said}")]
     return denied, await performer.succeeded(key, ask, msgspec.json.encode(denied))
-
-
-def _as_json(decision: ToolDecision) -> ToolDecision:
-    match decision:
-        case Replace(arguments):
-            check_json(arguments)
-            return decision
-        case Answer(value):
-            given: Any = msgspec.json.decode(encode_value(value))
-            return Answer(given)
-        case Deny(reason):
-            return Deny(str(reason))
-        case Ask(why):
-            return Ask(str(why))
 
 
 def _withheld(call: AuthorizedCall, outcome: Done | Failed, reason: str) -> Failed:

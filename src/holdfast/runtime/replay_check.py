@@ -22,7 +22,6 @@ from holdfast.turns.machine import Ending
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.messages import ModelReply
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.store import Store
 
@@ -211,20 +210,8 @@ class _ReplayHost:
 
     show_late = show
 
-    async def attend(self) -> None:
-        """Does nothing: a replay has no inbox."""
-
     async def boundary(self) -> None:
         """Does nothing: a replay has no other work."""
-
-    async def task_for_call(self, key: str) -> str | None:
-        return None  # only the journal counts
-
-    def mode_of(self, agent: str) -> str | None:
-        return None
-
-    def price(self, reply: ModelReply, asked: str) -> float | None:
-        return None
 
 
 class _NoRuntime:

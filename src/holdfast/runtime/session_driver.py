@@ -592,10 +592,6 @@ class SessionDrive(drive.JournalDrive):
         await self._store.quarantine(self.session, reason)
         return errors.JournalCorrupt(self.session, 0, reason)
 
-    async def task_for_call(self, key: str) -> str | None:
-        """The id of the background task of the call `key`, if any."""
-        return await self.context.tasks.task_for_call(self.session, key)
-
     def show_late(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Publish an event that may come after this drive: by the buffer of the running drive, or by a new one."""
         changes = self.context.changes

@@ -338,7 +338,7 @@ class ToolCallRunner:
 
     async def _resumed_outcome(self, call: AuthorizedCall) -> Outcome:
         # Also where it would not go to the background now: an earlier process may have decided otherwise.
-        task = await self._host.task_for_call(call.key)
+        task = await self._tasks.task_for_call(self._host.session, call.key)
         if task is None:
             return await self._outcome_here(call)
         self.spilled += 1

@@ -158,8 +158,7 @@ class TurnRunner:
         self._take_in_taint(turn)
         if self.agent is not None and prepare(self.agent).offered_tools:
             _ = self._tool_batch  # ready before the reply comes
-        rules = model_caller.rules
-        session = None if self.agent is None else self.agent.limits.session
+        rules, session = prepare(model_caller.agent).rules, model_caller.agent.limits.session
         if session is not None and session.steps is not None:  # the budget of the session may leave fewer steps
             rules = replace(rules, session_steps=session.steps - turn.used.steps)
         said = () if turn.goes_on else turn.said

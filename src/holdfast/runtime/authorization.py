@@ -98,7 +98,8 @@ class Authorizer:
         known, call = self.decisions(prepared.key), authorized(prepared)
         if known.questioned:
             # A recorded answer counts only if the sealed row of its question agrees; otherwise it was forged.
-            wait = None if known.answered is None else await self._host.waits.find(known.answered)
+            store, journal = self._host.context.store, self._host.session
+            wait = None if known.answered is None else await store.wait(journal, known.answered)
             forged = known.forged(wait, begun=not call.fresh)
             if forged is not None:
                 raise await self._host.quarantine(f"{forged}: another program has written that")

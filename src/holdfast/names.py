@@ -151,6 +151,12 @@ def is_trigger_id(id: str) -> bool:
     return id.startswith(TRIGGER_PREFIX) and TRIGGER_NAME.fullmatch(id.removeprefix(TRIGGER_PREFIX)) is not None
 
 
+def is_turn_id(id: str) -> bool:
+    """True for the id of a turn: ``t`` and the number of the input that began it."""
+    number = id[1:]
+    return id[:1] == "t" and id[1:2] != "0" and len(number) <= 18 and number.isascii() and number.isdigit()
+
+
 def is_session_id(id: str) -> bool:
     """True for the id of a session: not of a task, a process or a trigger."""
     return not (is_task_id(id) or is_process_journal(id) or is_trigger_id(id))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.clock import wall_clock
+from holdfast.clock import Stopwatch, wall_clock
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import (
     canonical,
@@ -61,14 +61,13 @@ from holdfast.records import (
 )
 from holdfast.secrets.logs import safe_cause
 from holdfast.store.contract import Head, Lease, blob_digest
-from holdfast.store.spending import DAY_MS, Spend, day_of, spend_of_append
+from holdfast.store.spending import DAY_MS, Spend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from holdfast.store import Notify
     from holdfast.store.client import Store
-    from holdfast.turns.state import Stopwatch
 
 
 MAX_BEHIND: Final = 256
@@ -123,10 +122,12 @@ class LeasedJournal:
         consume: Sequence[str] = (),
         spend: Spend | None = None,
     ) -> asyncio.Future[Head]:
-        used = () if self.watch is None and spend is None else spend_of_append(self.watch, added, spend)
+        watch = self.watch
+        taken = () if watch is None else [watch.take(record) for record in added]
+        worked = [span for span in taken if span is not None]
         # A failure must reach the callback even if the caller does not wait: all later appends will fail too.
         then = self._appended
-        future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
+        future = self._store.append_own(self._lease, added, self.head, patient, notify, spend, worked, consume, then)
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # not queued, so no later append may follow
         self.recent.extend(enumerate(added, self.head + 1))
@@ -534,7 +535,7 @@ class Performer:
             self._loop.call_soon(self.flush)
         if not self._gathered_day <= outcome.at < self._gathered_day + DAY_MS:
             self.flush()
-            self._gathered_day = day_of(outcome.at) * DAY_MS
+            self._gathered_day = outcome.at - outcome.at % DAY_MS
         self._gathered.extend(beside)
         self._gathered.append(outcome)
         self._gathered_calls += 1

@@ -50,7 +50,7 @@ class ProcessDrive(JournalDrive):
     _state: ProcessState
 
     def __init__(self, context: RuntimeContext, journal: str, lease: Lease | None = None) -> None:
-        super().__init__(context.store, context.changes, journal, context.lease_ms, lease)
+        super().__init__(context, journal, lease)
         self._context = context
         self._performer: Performer | None = None
         self._body: asyncio.Task[Any] | None = None

@@ -435,15 +435,12 @@ class Sessions:
             terms = await self.terms(holder)
             if said.origin == "user" and not said.compact and (wrong := find_input_error(terms, session, said.parts)):
                 raise wrong
-            limits = None if (known := self._agents.get(holder)) is None else known.limits
-            due = None if said.deadline_from_start else said.deadline_ms
-            if due is None and not said.deadline_from_start and limits is not None and limits.deadline is not None:
-                due = milliseconds(limits.deadline)
+            due = None if said.deadline_from_start else session_driver.turn_span(said, self._agents.get(holder))
             window = None  # rules that need no look at earlier inputs are not for the store
             if terms.looks_back_ms:
                 window_ms, duplicate_ms = milliseconds(terms.window), milliseconds(terms.duplicate_window)
                 window = AdmissionWindow(terms.per_window, window_ms, terms.duplicates, duplicate_ms)
-            early = due is None and self._context.engine is not None
+            engine = self._context.engine
             accepting = self._store.accept_into(
                 session,
                 "session",
@@ -451,7 +448,7 @@ class Sessions:
                 body,
                 key=key,
                 refs=input_blobs(said),
-                patient=early,
+                patient=due is None and engine is not None,
                 role=None if said.mandate is None else ROLE,
                 session=None if said.mandate is None else said.mandate.session,
                 admission=window,
@@ -460,15 +457,14 @@ class Sessions:
                 metadata=metadata,
             )
             # The drive of an idle session begins at once: its lease is claimed in the same commit.
-            begun = early and self._context.engine is not None and self._context.engine.begin_early(session)
+            begun = due is None and engine is not None and engine.begin_early(session)
             receipt = await accepting
             if receipt.fresh and due is not None:
                 # The deadline counts while the input is queued, too; then no drive watches it.
-                await self._store.open_wait(
-                    session, deadline_wait(keys.turn_id(receipt.input)), deadline=receipt.at + due
-                )
-            if self._context.engine is not None and not begun and (session, key) not in self._context.held_inputs:
-                self._context.engine.poke(session)
+                timer = deadline_wait(keys.turn_id(receipt.input))
+                await self._store.open_wait(session, timer, deadline=receipt.at + due)
+            if not begun and (session, key) not in self._context.held_inputs:
+                self._context.poke(session)
         except REFUSALS as error:
             await self.record_refusal(session, agent, key, error)
             raise

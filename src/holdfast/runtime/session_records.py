@@ -87,7 +87,6 @@ async def _read_lineage(store: Store, journal: str, upto: int | None, conversati
     for number, (line, end) in enumerate(await _lineage(store, journal, upto)):
         if number:
             conversation.cut()
-            conversation.endings.clear()  # turn ids of the parent may come again
         conversation.seq = 0
         await read_further(store, line.id, conversation, end)
 

@@ -211,7 +211,7 @@ class Store:
                 raise errors.InvalidArgument("records", added, "at least one record")
             counted = () if spend is None else spending.spend_by_day_of(spend, kept)
             encode = encode_checked if checked else encode_readable
-            return self._append(_check_lease(lease), kept, head, patient, notify, counted, consume, then, encode)
+            return self._append(_check_lease(lease), kept, head, patient, notify, counted, (), consume, then, encode)
         except errors.HoldfastError as refusal:
             return _failed_future(refusal)
 
@@ -222,17 +222,18 @@ class Store:
         head: int,
         patient: bool,
         notify: Sequence[Notify],
-        counted: tuple[tuple[int, Spend], ...],
+        spend: Spend | None,
+        worked: Sequence[tuple[int, int]],
         consume: Sequence[str],
         then: Callable[[asyncio.Future[contract.Head]], None] | None,
     ) -> asyncio.Future[contract.Head]:
-        """`append` for trusted arguments of the runtime; `counted` is the spending by day.
+        """`append` for trusted arguments of the runtime; `worked` are the spans of working time up to the records.
 
         The future also gives the wake count of the journal. Raises a refusal directly if nothing was queued.
         """
         own = tuple(added)
         return self._append(
-            lease, own, head, patient, notify, counted, consume, then, encode_readable, tells_wakes=True
+            lease, own, head, patient, notify, spend, worked, consume, then, encode_readable, tells_wakes=True
         )
 
     def _append(
@@ -242,7 +243,8 @@ class Store:
         head: int,
         patient: bool,
         notify: Sequence[Notify],
-        counted: tuple[tuple[int, Spend], ...],
+        spend: Spend | tuple[tuple[int, Spend], ...] | None,
+        worked: Sequence[tuple[int, int]],
         consume: Sequence[str],
         then: Callable[[asyncio.Future[Any]], None] | None,
         encode: Callable[[Record], bytes],
@@ -267,7 +269,7 @@ class Store:
             notices = tuple(notifications.check_notification(command, self.limits) for command in given)
         used = _check_wait_names(consume) if consume else ()
         command = transaction.Append(
-            lease.journal, lease.epoch, head, added, bodies, plain, patient, notices, counted, used, tells_wakes
+            lease.journal, lease.epoch, head, added, bodies, plain, patient, notices, spend, worked, used, tells_wakes
         )
         return self._submit(command, then, None if notices else size)
 

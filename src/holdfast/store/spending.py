@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast import records
+from holdfast.clock import Stopwatch
 from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, RecordUnreadable, StoreBusy
 from holdfast.names import check_int
 from holdfast.records import Blob, Handed, Opened, Record
-from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
     from holdfast.messages import Usage
@@ -116,16 +116,14 @@ def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
 
 
 def spend_of_append(
-    watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None
+    added: Sequence[Record], spend: Spend | None, spans: Iterable[tuple[int, int]]
 ) -> tuple[tuple[int, Spend], ...]:
-    """The spending of an append by day: `spend` on the day of the last record, and the working time of its records."""
+    """The spending of an append by day: `spend` on the day of the last record, and the `spans` of working time."""
     today = day_of(added[-1].at)
     worked: dict[int, int] = {}
-    if watch is not None:
-        for record in added:
-            span = watch.take(record)
-            for day, ms in () if span is None else _by_day(*span):
-                worked[day] = worked.get(day, 0) + ms
+    for span in spans:
+        for day, ms in _by_day(*span):
+            worked[day] = worked.get(day, 0) + ms
     if now := min(worked.pop(today, 0), MAX_SPEND):
         spend = Spend(wall_ms=now) if spend is None else replace(spend, wall_ms=spend.wall_ms + now)
     told = () if spend is None or spend == NO_SPEND else ((today, spend),)

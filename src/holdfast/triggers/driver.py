@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.processes.service import Processes
-    from holdfast.runtime.changes import ChangeFeed
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
@@ -191,8 +191,8 @@ async def read_definition(store: Store, id: str, number: int) -> definitions.Tri
 class TriggerDrive(JournalDrive):
     """One drive of one trigger."""
 
-    def __init__(self, store: Store, watch: ChangeFeed, id: str, targets: Targets, lease_ms: int) -> None:
-        super().__init__(store, watch, id, lease_ms)
+    def __init__(self, context: RuntimeContext, id: str, targets: Targets) -> None:
+        super().__init__(context, id)
         self._targets = targets
         self._name = definitions.trigger_name(id)
         self._came = asyncio.Event()

@@ -444,7 +444,7 @@ class Triggers:
         """A drive of a trigger declared in this process, else None."""
         if trigger_name(id) not in self._here:
             return None
-        return TriggerDrive(self._store, self._context.changes, id, self.targets, self._context.lease_ms)
+        return TriggerDrive(self._context, id, self.targets)
 
     async def stop(self) -> None:
         self._closed = True

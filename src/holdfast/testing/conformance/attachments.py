@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, PayloadTooLarge
+from holdfast.errors import AttachmentsFull, CollectionRefused
 from holdfast.records import Admitted, Blob
 from holdfast.store.contract import blob_digest
 from holdfast.testing.conformance.suite import DAY, Reopen, append_here, leased, refusal, with_blob
@@ -172,14 +172,6 @@ async def nothing_is_collected_while_a_journal_is_quarantined(store: Store, cloc
     clock.advance(DAY)
     assert "'bad'" in str(await refusal(CollectionRefused, store.collect_blobs()))
     await refusal(CollectionRefused, store.collect_blobs(without_roots=True))
-
-
-async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(store: Store) -> None:
-    for bad in (b"", "text"):
-        await refusal(InvalidValue, store.put_attachment(bad, TEXT))  # pyright: ignore[reportArgumentType]
-    most = min(store.limits.attachment_bytes, store.limits.blob_bytes)
-    if most <= 1_000_000:  # else it would only take time
-        await refusal(PayloadTooLarge, store.put_attachment(bytes(most + 1), TEXT))
 
 
 async def the_attachments_of_a_session_are_limited(store: Store) -> None:

@@ -202,12 +202,6 @@ async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> 
         await refusal(errors.JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
 
 
-async def a_journal_is_not_opened_when_its_input_is_refused(store: Store) -> None:
-    too_large = "x" * store.limits.input_bytes
-    await refusal(errors.PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
-    assert await store.heads(["a"]) == {}
-
-
 async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(one: Store, two: Store) -> None:
     attempts = (store.accept_into("a", "session", "clerk", n, key=f"k{n}") for n, store in enumerate((one, two) * 5))
     assert sorted(receipt.input for receipt in await asyncio.gather(*attempts)) == list(range(1, 11))
@@ -324,14 +318,6 @@ async def a_duplicate_input_does_not_count_for_the_rate(store: StoreA) -> None:
     await refusal(errors.RateExceeded, store.accept("a", "no", admission=terms))
 
 
-async def an_invalid_admission_is_refused(store: StoreA) -> None:
-    for bad in (AdmissionWindow(per_window=0), AdmissionWindow(window_ms=0), AdmissionWindow(duplicate_window_ms=-1)):
-        await refusal(errors.InvalidNumber, store.accept("a", 1, admission=bad))
-    await refusal(errors.InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
-    await refusal(errors.InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
-    assert await store.pending("a") == []
-
-
 async def an_input_that_is_refused_makes_no_journal(store: Store) -> None:
     blob = Blob("0" * 64, 1)
     await refusal(errors.BlobMissing, store.accept_into("a", "session", None, 1, refs=[blob], admission=TWO_A_SECOND))
@@ -367,11 +353,6 @@ async def refusals_of_invented_journals_cannot_fill_the_store(store: Store) -> N
     last = await _note(store, "last")
     found = await store.refusals(limit=REFUSALS_KEPT)
     assert (len(found), found[0], found[-1].id) == (REFUSALS_KEPT, last, last.id - REFUSALS_KEPT + 1)
-
-
-async def a_refusal_for_an_invalid_journal_id_is_not_kept(store: Store) -> None:
-    async with unchanged(store):
-        await refusal(errors.InvalidId, _note(store, ""))
 
 
 async def the_terms_of_agents_survive_reopening(store: Store, reopen: Reopen) -> None:

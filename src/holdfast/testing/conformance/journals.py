@@ -87,16 +87,6 @@ async def an_append_at_another_head_is_refused_with_both_heads(store: Store, lea
             await refusal(errors.HeadConflict, store.append(lease, [step("x")], head=wrong), expected=wrong, actual=1)
 
 
-async def an_empty_append_is_refused(store: Store, lease: Lease) -> None:
-    await refusal(errors.UsageError, store.append(lease, [], head=1))
-    assert (await store.journal("a")).head == 1
-
-
-async def a_second_opened_record_is_refused(store: Store, lease: Lease) -> None:
-    await refusal(errors.InvalidValue, store.append(lease, [Opened(at=1, kind="session", format=1)], head=1))
-    assert (await store.journal("a")).head == 1
-
-
 async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(store: Store, lease: Lease) -> None:
     limit = store.limits.record_bytes
     room = limit - len(msgspec.json.encode(step("y", value=b'""')))
@@ -150,10 +140,6 @@ async def a_journal_and_its_inbox_are_read_in_one_go(store: StoreA) -> None:
     await append_here(store, await store.claim("a"), step("x"))
     await store.accept("a", "hello", key="k")
     assert (await store.read_with_inbox("a"))[:2] == (await store.read("a"), await store.pending("a"))
-
-
-async def a_text_is_no_list_of_journals(store: StoreA) -> None:
-    await refusal(errors.InvalidArgument, store.heads("a"), store.wakes("a"))
 
 
 async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(store: Store) -> None:

@@ -6,10 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import msgspec
-
 from holdfast import errors
-from holdfast.clock import boot_id
 from holdfast.records import Admitted, Ended, Opened, Parked, Record, Resumed, Started
 from holdfast.store import Lease, Store, Work
 from holdfast.testing.clock import ManualClock
@@ -153,18 +150,6 @@ async def a_lease_on_one_journal_says_nothing_about_another(store: Store) -> Non
     one, two = await leased(store, "a"), await leased(store, "b")
     await store.release(one)
     assert await store.append(two, [step("x")], head=1) == 2
-
-
-async def a_lease_is_surely_held_until_its_term_is_over_and_again_when_it_is_renewed(
-    store: Store, lease: Lease, clock: ManualClock
-) -> None:
-    assert store.surely_holds(lease)
-    clock.advance(1_000)
-    assert not store.surely_holds(lease)
-    await store.renew(lease)
-    assert store.surely_holds(lease)
-    await store.release(lease)
-    assert not store.surely_holds(lease)
 
 
 async def a_lease_has_the_content_of_a_journal_made_in_its_commit(store: Store) -> None:
@@ -409,17 +394,6 @@ async def running_sessions_of_a_closed_store_are_work_without_a_holder(store: St
     await append_here(store, await leased(store, "a"), Started(at=1, run="r"))
     store = await reopen()
     assert [(found.journal, found.holder) for found in await store.work()] == [("a", None)]
-
-
-async def the_owner_of_a_process_that_is_gone_is_recognized(stores: Stores) -> None:
-    async with stores.open(ManualClock(boot=boot_id())) as store:
-        await append_here(store, await leased(store, "a"), Started(at=1, run="r"))
-        (found,) = await store.work()
-        assert found.holder is not None
-        assert not store.owner_gone(found.holder)
-        if found.holder.started:  # else this system does not tell when a process began, and nothing can be proved
-            before = msgspec.structs.replace(found.holder, started=found.holder.started + 1)
-            assert store.owner_gone(before)
 
 
 async def processes_and_quarantined_journals_are_no_work(store: Store) -> None:

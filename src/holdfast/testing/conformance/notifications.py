@@ -90,15 +90,6 @@ async def a_notification_for_a_missing_quarantined_or_full_journal_is_refused(st
     assert (await store.notify("full", kind="task", title="x"))[1], "one that is finished makes room"
 
 
-async def a_notification_over_its_limits_is_refused(store: Store, lease: Lease) -> None:
-    async with unchanged(store):
-        large = "é" * (store.limits.notification_bytes // 2) + "x"
-        await refusal(errors.PayloadTooLarge, store.notify("a", kind="task", title="x", body=large))
-        appended = store.append(lease, [step("x")], head=1, notify=[Notify("a", "task", "x", large)])
-        await refusal(errors.PayloadTooLarge, appended)
-        await refusal(errors.InvalidNumber, store.notify("a", kind="task", title="x", due=10, expires=10))
-
-
 async def the_most_urgent_come_first_and_then_those_that_came_first(store: StoreA) -> None:
     await store.open_journal("other")
     for title, priority in (("b1", 0), ("c", -1), ("a1", 5), ("b2", 0), ("a2", 5)):

@@ -198,13 +198,6 @@ async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
         assert len(set(told.values())) == 1, told
 
 
-async def a_resolution_over_the_limit_is_refused(store: StoreA) -> None:
-    await store.open_wait("a", "w")
-    token = store.wait_token("a", "w")
-    await refusal(errors.PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
-    assert (await store.resolve(token, 1)).won
-
-
 async def _states(store: Store, journal: str = "a") -> dict[str, str]:
     return {found.name: found.state for found in await store.waits(journal)}
 
@@ -520,13 +513,6 @@ async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -
     assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
     assert not (await store.answer_wait("a", "w", "again")).won
     await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
-
-
-async def the_same_answer_named_twice_is_refused(store: Store) -> None:
-    lease = await _approved(store, "w")
-    for twice in (["w", "w"], "w"):
-        await refusal(errors.InvalidArgument, store.append(lease, [step("a")], head=1, consume=twice))
-    assert (await store.journal("a")).head == 1
 
 
 async def _said(store: Store, value: object, key: str | None = None) -> Settlement:

@@ -78,13 +78,19 @@ async def pending_inputs_are_in_the_order_of_their_acceptance(store: StoreA) -> 
     assert [found.input for found in await store.pending("a", limit=3)] == [1, 2, 3]
 
 
-async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Store, lease: Lease) -> None:
+async def a_full_inbox_refuses_new_inputs_but_urgent_ones_and_still_answers_old_ones(
+    store: Store, lease: Lease
+) -> None:
     limit = store.limits.pending_inputs
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(limit)))
     await refusal(errors.InboxFull, store.accept("a", "one more", key="more"), limit=limit)
     assert not (await store.accept("a", 0, key="k0")).fresh
+    receipts = [await store.accept("a", "stop", key="stop", urgent=True) for _ in range(2)]
+    assert [(receipt.input, receipt.fresh) for receipt in receipts] == [(limit + 1, True), (limit + 1, False)]
     await append_here(store, lease, Admitted(at=1, input=1, key="k0"))
-    assert (await store.accept("a", "one more", key="more")).input == limit + 1
+    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
+    await append_here(store, lease, Admitted(at=1, input=2, key="k1"))
+    assert (await store.accept("a", "one more", key="more")).input == limit + 2
 
 
 async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store, lease: Lease) -> None:
@@ -108,16 +114,12 @@ async def a_refused_append_admits_nothing(store: Store, lease: Lease) -> None:
 
 async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
+    async with unchanged(store):
+        await refusal(errors.InputTaken, store.append(lease, [FIRST, FIRST], head=1))
     await store.append(lease, [FIRST], head=1)
     async with unchanged(store):
         await refusal(errors.InputTaken, store.append(lease, [step("x"), FIRST], head=2), journal="a", input=1)
         await refusal(errors.InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
-
-
-async def an_input_is_not_admitted_twice_by_one_append(store: Store, lease: Lease) -> None:
-    await store.accept("a", 1, key="k")
-    async with unchanged(store):
-        await refusal(errors.InputTaken, store.append(lease, [FIRST, FIRST], head=1))
 
 
 async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
@@ -152,15 +154,6 @@ async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> No
     assert [found.input for found in await store.pending("a", after=5)] == [6]
     assert await store.pending("a", after=6) == []
     await refusal(errors.InvalidNumber, store.pending("a", after=-1))
-
-
-async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
-    limit = store.limits.pending_inputs
-    await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
-    receipt = await store.accept("a", "stop", key="stop", urgent=True)
-    assert (receipt.input, receipt.fresh) == (limit + 1, True)
-    assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
-    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
 
 
 async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: ManualClock) -> None:
@@ -335,10 +328,6 @@ async def refusals_are_there_for_the_next_opening_newest_first(store: Store, reo
     assert await store.refusals("s") == [third, first]
     assert await store.refusals("s", limit=1) == [third]
     assert [found.nth for found in (first, second, third)] == [1, 1, 2]
-
-
-async def a_refusal_makes_no_journal(store: Store) -> None:
-    await _note(store, "s")
     assert await store.journals() == []
 
 

@@ -49,10 +49,6 @@ async def a_notification_is_queued_as_it_was_given(store: StoreA, now: Now, reop
     store = await reopen()
     assert await store.notification(found.id) == found
     assert await store.next_notifications("a") == [found]
-
-
-async def a_notification_that_is_due_wakes_its_journal(store: StoreA) -> None:
-    await _notify(store)
     assert await _work(store) == [("a", 1)]
 
 
@@ -336,15 +332,11 @@ async def a_carriage_that_is_refused_claims_nothing(store: Store, lease: Lease) 
     assert (await store.notification(found.id)).state == "queued"
 
 
-async def a_full_inbox_takes_no_notifications(store: Store, lease: Lease) -> None:
+async def nothing_is_carried_into_a_full_inbox_or_a_journal_in_quarantine(store: Store, lease: Lease) -> None:
     found = await _notify(store)
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
     await refusal(errors.InboxFull, store.deliver_notifications(lease, [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
-
-
-async def nothing_is_carried_into_a_journal_in_quarantine(store: Store, lease: Lease) -> None:
-    found = await _notify(store)
     await store.quarantine("a", "a test")
     await refusal(errors.JournalQuarantined, store.deliver_notifications(lease, [found.id], 1))
 

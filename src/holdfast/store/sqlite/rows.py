@@ -634,7 +634,7 @@ class SqliteReader(SqliteTables):
         salt = salt_of(journal)
         rows = self.db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
         for seq, pos, epoch, crc, body in rows:
-            yield contract.RawRecord(journal, seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
+            yield contract.RawRecord(seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
         for digest, body in self.db.execute("SELECT digest, body FROM blobs"):

@@ -242,10 +242,13 @@ async def a_fork_names_its_parent_and_copies_nothing(store: Store, clock: Manual
     assert fork in await store.journals()
 
 
-async def the_fork_of_a_process_is_a_process(store: Store) -> None:
-    await store.open_journal("a", "process")
-    fork = await store.fork("b", "a", 1)
-    assert (fork.kind, fork.agent) == ("process", None)
+async def the_fork_of_a_process_is_a_process_with_its_role_and_session(store: Store) -> None:
+    for name, role, session in (("a", None, None), ("task", "task", "s")):
+        await store.open_journal(name, "process", role=role, session=session)
+        await append_here(store, await store.claim(name), Started(at=1, run="r"))
+        for at in (1, 2):
+            fork = await store.fork(f"{name}-{at}", name, at)
+            assert (fork.kind, fork.agent, fork.role, fork.session) == ("process", None, role, session)
 
 
 async def a_fork_leaves_its_parent_as_it_is(store: Store, lease: Lease) -> None:

@@ -242,12 +242,6 @@ async def lists_can_be_narrowed_by_role_and_session(store: Store, clock: ManualC
     await suite.check_narrowed(store.journals, 2, role=roles, session=sessions, status=(None, "idle", "running"))
 
 
-async def a_fork_has_the_role_and_session_of_its_parent(store: Store) -> None:
-    await _task(store, "task")
-    fork = await store.fork("fork", "task", 2)
-    assert (fork.role, fork.session) == ("task", "s")
-
-
 async def a_journal_that_depends_on_its_siblings_is_made_only_where_they_are_as_they_were(
     one: Store, two: Store
 ) -> None:

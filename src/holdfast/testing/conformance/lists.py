@@ -58,16 +58,13 @@ async def the_status_of_a_journal_follows_its_records(store: Store, lease: Lease
         assert (await store.journal("a")).status == status, record
 
 
-async def a_batch_of_records_leaves_the_status_of_the_last(store: Store, lease: Lease) -> None:
-    await append_here(store, lease, Started(at=5, run="r"), Parked(at=6, run="r"), step("x", at=9))
-    line = await store.journal("a")
-    assert (line.status, line.updated, line.head) == ("running", 6, 4)
-
-
-async def a_resumed_run_counts_as_a_change_of_its_journal(store: Store, lease: Lease) -> None:
-    await append_here(store, lease, Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2"))
-    line = await store.journal("a")
-    assert (line.status, line.updated) == ("running", 6)
+async def a_batch_of_records_leaves_the_status_and_the_time_of_its_last_change(store: Store) -> None:
+    started, resumed = Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2")
+    parked = Parked(at=6, run="r")
+    for name, head, batch in (("a", 4, (started, parked, step("x", at=9))), ("b", 3, (started, resumed))):
+        await append_here(store, await leased(store, name), *batch)
+        line = await store.journal(name)
+        assert (line.status, line.updated, line.head) == ("running", 6, head), name
 
 
 async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_listed(store: Store) -> None:

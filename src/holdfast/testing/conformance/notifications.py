@@ -547,25 +547,25 @@ async def _stopped(store: Store) -> list[Notification]:
     return [await store.notification(number) for number in numbers]
 
 
-async def notifications_of_a_quarantined_journal_are_dead(store: Store, reopen: Reopen) -> None:
+async def unfinished_notifications_of_a_quarantined_journal_are_dead(
+    store: StoreA, clock: ManualClock, reopen: Reopen
+) -> None:
     await store.open_journal("other")
     await store.notify("other", kind="task", title="fine")
+    finished = await store.notification(await _finished(store))
     found = await _stopped(store)
+    assert await store.notification(finished.id) == finished
     assert {one.state for one in found} == {"dead"}
     assert all("quarantined: a test" in (one.reason or "") for one in found)
     assert [one.run for one in found] == [None, None, "t2", None]
     assert await store.next_notifications("a") == []
     assert await store.next_due() is None
     assert len(await store.next_notifications("other")) == 1
+    async with unchanged(store):
+        clock.advance(1)
+        await store.quarantine("a", "another test")
     store = await reopen()
     assert len(await store.notifications("a", "dead")) == 4
-
-
-async def a_quarantine_leaves_finished_notifications_as_they_were(store: StoreA) -> None:
-    number = await _finished(store)
-    before = await store.notification(number)
-    await store.quarantine("a", "a test")
-    assert await store.notification(number) == before
 
 
 async def notifications_of_a_quarantined_journal_can_be_acknowledged_but_not_retried(store: Store) -> None:
@@ -573,10 +573,3 @@ async def notifications_of_a_quarantined_journal_can_be_acknowledged_but_not_ret
     async with unchanged(store):
         await refusal(errors.JournalQuarantined, store.settle_notification(found[0].id, "queued"))
     assert (await store.settle_notification(found[0].id, "acknowledged"))[1]
-
-
-async def a_second_quarantine_changes_nothing(store: Store, clock: ManualClock) -> None:
-    await _stopped(store)
-    async with unchanged(store):
-        clock.advance(1)
-        await store.quarantine("a", "another test")

@@ -87,12 +87,9 @@ async def an_unfinished_journal_is_not_pruned(store: Store) -> None:
     await _prune(store, "p", head)
 
 
-async def a_session_is_not_pruned(store: Store) -> None:
+async def a_session_and_a_journal_that_others_go_on_from_are_not_pruned(store: Store) -> None:
     await store.release(await leased(store, "s"))
     assert "only processes" in (await refusal(JournalInUse, _prune(store, "s", 1))).reason
-
-
-async def a_journal_that_others_go_on_from_is_not_pruned(store: Store) -> None:
     head = await _over(store)
     await store.fork("q", "p", 2)
     assert "go on from" in (await refusal(JournalInUse, _prune(store, "p", head))).reason

@@ -408,6 +408,9 @@ async def an_answer_may_store_a_rule_in_the_same_commit(store: Store, reopen: Re
     store = await reopen()
     (rule,) = await store.rules("clerk")
     assert (rule, rule.body, rule.by) == (settled.rule, RULE, "ops")
+    await _ask(store, name="v")
+    again = await store.answer_wait("a", "v", "yes", rule=store.new_rule("clerk", RULE, by="boss"))
+    assert (again.won, again.rule) == (True, rule)
 
 
 async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two: Store) -> None:
@@ -417,12 +420,6 @@ async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two
     (winner,) = (answer for answer in answers if answer.won)
     assert [winner.rule] == await one.rules("clerk")
     assert winner.wait.payload == winner.rule.body.encode() if winner.rule else False
-
-
-async def an_answer_returns_a_rule_that_is_in_force_already(store: Store) -> None:
-    await _ask(store)
-    rule, _ = await store.add_rule("clerk", RULE, by="boss")
-    assert (await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))).rule == rule
 
 
 async def an_answer_whose_rule_has_no_room_settles_nothing(store: Store) -> None:
@@ -456,6 +453,9 @@ async def an_answer_is_used_once(store: Store) -> None:
     async with unchanged(store):
         again = store.append(lease, [step("b")], head=2, consume=["v", "w"])
         await refusal(errors.WaitConsumed, again, journal="a", name="w", state="consumed")
+    assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
+    assert not (await store.answer_wait("a", "w", "again")).won
+    await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
 
 
 async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
@@ -466,19 +466,15 @@ async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
     assert await first == 2
 
 
-async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:
+async def only_a_resolution_in_the_same_journal_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:
     await store.open_wait("a", "open")
     await _settled(store, clock)
     for name in ("open", "cancelled", "revoked", "expired", "unknown"):
         attempt = store.append(lease, [step("x")], head=1, consume=[name])
         await refusal(errors.WaitConsumed, attempt, name=name, state=name)
     assert (await store.journal("a")).head == 1
-
-
-async def the_waits_of_another_journal_cannot_be_used(store: Store) -> None:
-    await _approved(store, "w")
-    other = await leased(store, "b")
-    await refusal(errors.WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]), state="unknown")
+    elsewhere = store.append(await leased(store, "b"), [step("x")], head=1, consume=["resolved"])
+    await refusal(errors.WaitConsumed, elsewhere, state="unknown")
 
 
 async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
@@ -488,14 +484,6 @@ async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
     await refusal(errors.Fenced, store.append(lease, [step("x")], head=1, consume=["w"]))
     lease = await store.claim("a")
     assert await store.append(lease, [step("x")], head=1, consume=["w"]) == 2
-
-
-async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -> None:
-    lease = await _approved(store, "w")
-    await store.append(lease, [step("a")], head=1, consume=["w"])
-    assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
-    assert not (await store.answer_wait("a", "w", "again")).won
-    await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
 
 
 async def _said(store: Store, value: object, key: str | None = None) -> Settlement:

@@ -134,16 +134,21 @@ async def a_fresh_receipt_has_the_head_of_the_journal_and_a_repeated_one_has_not
     assert [(await store.accept("a", 1, key="k")).head for _ in range(2)] == [3, 0]
 
 
-async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
+async def an_input_is_found_by_its_number_and_key_also_when_it_was_taken(
+    store: Store, lease: Lease, clock: ManualClock, reopen: Reopen
+) -> None:
     await store.open_journal("b")
-    await store.accept("a", "hello", key="k")
+    first = await store.accept("a", "hello", key="k")
+    clock.advance(5)
     (waiting,) = await store.pending("a")
-    assert await store.input("a", 1) == waiting
-    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
+    receipt = Receipt("a", first.input, "k", first.at, fresh=False)
+    assert (await store.input("a", 1), await store.find_input("a", "k")) == (waiting, receipt)
+    await append_here(store, lease, Admitted(at=1, input=1, key="k", run="t1"))
     store = await reopen()
-    assert await store.input("a", 1) == waiting
+    assert (await store.input("a", 1), await store.find_input("a", "k")) == (waiting, receipt)
     for journal, number in (("a", 2), ("a", 0), ("b", 1)):
         assert await store.input(journal, number) is None
+    assert await store.find_input("a", "other") is await store.find_input("b", "k") is None
 
 
 async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> None:
@@ -154,17 +159,6 @@ async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> No
     assert [found.input for found in await store.pending("a", after=5)] == [6]
     assert await store.pending("a", after=6) == []
     await refusal(errors.InvalidNumber, store.pending("a", after=-1))
-
-
-async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: ManualClock) -> None:
-    await store.open_journal("b")
-    first = await store.accept("a", "hello", key="k")
-    clock.advance(5)
-    found = await store.find_input("a", "k")
-    assert found == Receipt("a", first.input, "k", first.at, fresh=False)
-    await append_here(store, lease, Admitted(at=1, input=first.input, key="k", run="t1"))
-    assert await store.find_input("a", "k") == found
-    assert await store.find_input("a", "other") is await store.find_input("b", "k") is None
 
 
 async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> None:

@@ -1,6 +1,6 @@
 """Laws of a store that hold above its backend: arguments that `Store` refuses itself, and findings of the audit.
 
-They run as the cases of `holdfast.testing.conformance` do, but no backend of its own can break them.
+They run like the cases of `holdfast.testing.conformance`. A backend can't break them, so the suite does not ship them.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Number of iterations. The loop runs one callback in each, so nothing can happen between two turns."""
         self.on_turn: dict[int, Callable[[], object]] = {}
         """Functions to call at a turn, to interfere at any possible moment."""
+        self.held: list[Any] = []
+        """Ready callbacks that wait for a later turn; `processes.context` counts them as ready."""
         self._now = 0.0
 
     def time(self) -> float:
@@ -48,6 +50,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         else:
             chosen = rest.pop(self.random.randrange(len(rest)))
             loop._ready = collections.deque([chosen])
+        self.held = rest
         try:
             cast("Any", super())._run_once()
         finally:

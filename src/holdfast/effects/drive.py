@@ -7,7 +7,6 @@ outcomes, and continues from there. For an ended run it only answers the result.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +14,14 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, error_info, return_type
-from holdfast.effects.performer import JournalLedger, LeasedJournal, Performer, RecordedJournal, read_history
+from holdfast.effects.performer import (
+    JournalLedger,
+    LeasedJournal,
+    Performer,
+    RecordedJournal,
+    call_function,
+    read_history,
+)
 from holdfast.effects.replay import Repeat, diverge
 from holdfast.effects.scopes import GuardedCoroutine, current_scope, install_task_factory
 from holdfast.errors import BlobMissing, Halted, HoldfastError, InvalidArgument, ReplayMismatch, RunFailed, StoreError
@@ -51,14 +57,6 @@ class EffectContext:
     async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:
         """Run a sub-step once, under a key that is the same in each attempt."""
         return await self._boundary.step(name, function, *args, **options)
-
-
-async def call_function(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    """Call the function of a step. A plain function runs in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    value = await asyncio.to_thread(function, *args, **kwargs)
-    return await value if inspect.isawaitable(value) else value
 
 
 class Boundary:

@@ -210,6 +210,14 @@ async def read_history(store: Store, journal: str) -> RunHistory:
 JournalLedger: TypeAlias = LeasedJournal | RecordedJournal
 
 
+async def call_function(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    """Call the function of a step. A plain function runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await asyncio.to_thread(function, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
 class Performer:
     """Performs the effects of one run of one journal."""
 

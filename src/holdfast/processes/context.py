@@ -23,8 +23,8 @@ import msgspec
 
 from holdfast import errors
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
-from holdfast.effects.drive import call_function
 from holdfast.effects.keys import segment
+from holdfast.effects.performer import call_function
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.eventloop import cancel_all, spawn

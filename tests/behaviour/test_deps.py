@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from tests.behaviour.talk import at_rest
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, text
@@ -113,7 +114,7 @@ async def test_a_function_that_needs_arguments_is_refused_before_anything_begins
         raise AssertionError(url)
 
     with pytest.raises(hf.errors.InvalidArgument, match="a function without required arguments"):
-        async with hf.open(None, agents=[_agent(refund)], deps=make_deps):  # pyright: ignore[reportArgumentType]
+        async with hf.open(None, agents=[_agent(refund)], deps=make_deps):
             pass
 
 
@@ -155,9 +156,8 @@ async def test_a_background_call_gets_them() -> None:
 
     bank = Bank()
     async with hf.open(None, agents=[_agent(refund_later)], deps=bank) as runtime:
-        outcome = await runtime.run("shop", "refund 7")
-        (task,) = await runtime.tasks.list(session=outcome.session)
-        await runtime.tasks.wait(task.id)
+        await runtime.run("shop", "refund 7")
+        await at_rest(runtime)
     assert bank.refunds == ["7"]
 
 
@@ -179,7 +179,9 @@ async def test_nothing_of_them_is_stored(tmp_path: Path) -> None:
     bank = Bank(["a canary in the bank"])
     async with hf.open(tmp_path / "s.db", agents=[_agent(refund)], deps=bank) as runtime:
         await runtime.run("shop", "refund 7")
-    assert all(b"canary" not in path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    stored = [path.read_bytes() for path in tmp_path.glob("s.db*") if path.is_file()]  # noqa: ASYNC240
+    assert stored
+    assert not any(b"canary" in found for found in stored)
 
 
 # ---- the wrong ones --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import msgspec
 from holdfast import errors
 from holdfast.agent import OutputT_co
 from holdfast.crashpoints import crash_point
+from holdfast.deps import check_deps
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
@@ -196,6 +197,8 @@ class Processes:
         """Let `procedure` run here."""
         if not isinstance(procedure, ProcessDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise errors.InvalidArgument("process", procedure, "a function made with @hf.process")
+        if self._context.engine is not None:
+            check_deps(self._context.deps, procedure.deps, f"the process {procedure.name!r}")
         known = self.functions.setdefault(procedure.name, procedure)
         if known is not procedure:
             reason = "another function has this name here; give one of them another name"

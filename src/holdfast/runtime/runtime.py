@@ -29,6 +29,7 @@ from holdfast.processes import service, sub_agents, tasks
 from holdfast.runtime import attachments, budgets, context, deferrals, session_driver, session_records
 from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
+from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from holdfast.models.prices import Price
     from holdfast.processes import definition
     from holdfast.records import Status
-    from holdfast.runtime.drive import JournalDrive
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
@@ -191,7 +191,7 @@ class Runtime:
             store,
             self.agents,
             ChangeFeed(store),
-            session_driver.turnstiles.here(),
+            turnstiles.here(),
             lease_ms,
             own_prices or {},
             session_driver.check_gate(can_deliver),
@@ -213,12 +213,12 @@ class Runtime:
         self._context.programs = Sandboxes()
         self.children = self._context.children = sub_agents.SubAgents(self._context)
         """Sub-agents: sessions that work for others."""
-        self.processes = self._context.processes = service.Processes(self._context, processes)
-        """Durable functions and their runs."""
         tick = rules.milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(store, self._drive_of, self._stopped, concurrency, tick=tick)
         self._context.engine = self._engine
+        self.processes = self._context.processes = service.Processes(self._context, processes)
+        """Durable functions and their runs."""
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
         self._retention = None if retention is None else rules.milliseconds(retention) / 1000
@@ -667,5 +667,5 @@ def count_driver(path: Path | str | None) -> Generator[None]:
             del _drivers[store]
 
 
-openings: Final = eventloop.PerLoop(lambda: session_driver.Turnstile(3))
+openings: Final = eventloop.PerLoop(lambda: Turnstile(3))
 """Opening a runtime takes about 2 ms of the event loop: only a few of many `hf.run` do so in one round."""

@@ -16,19 +16,22 @@ import secrets as chance
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, overload
 from uuid import UUID, uuid4
 
 import msgspec
 
 from holdfast import errors
+from holdfast.agent import OutputT_co
+from holdfast.deps import NO_DEPS, DepsT
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
 from holdfast.effects.keys import segment
+from holdfast.effects.performer import call_function
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
-from holdfast.policy.hooks import HookTurn
+from holdfast.policy.hooks import TurnContext
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
 from holdfast.processes.lists import ProcessLine
@@ -38,6 +41,7 @@ from holdfast.runtime.deferrals import DEFERRAL_KIND
 from holdfast.runtime.hooks import HookRunner
 from holdfast.runtime.model_call import COMPLETE as MODEL_CALL_NAME
 from holdfast.runtime.model_call import CompletionRequest, DirectCaller
+from holdfast.runtime.session_records import read_blob
 from holdfast.runtime.turn import TurnReader
 from holdfast.runtime.waits import JournalWaits, failure_reason, wait_name
 from holdfast.store.inbox import STOP_KEY
@@ -47,10 +51,10 @@ from holdfast.turns.keys import DEFERRAL, input_number
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-    from holdfast.agent import Agent
+    from holdfast.agent import Agent, OutputT
     from holdfast.effects.performer import Performer
     from holdfast.models import Model
-    from holdfast.processes.definition import AnyProcess
+    from holdfast.processes.definition import ProcessDefinition
     from holdfast.processes.service import Processes
     from holdfast.runtime.context import RuntimeContext
     from holdfast.secrets.sources import SecretAccess
@@ -58,6 +62,8 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Wait
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 MAX_DEPTH: Final = 16
 """Deepest nesting of processes."""
@@ -206,19 +212,14 @@ WaitSource: TypeAlias = StoreWait | ChildWait | TurnWait
 async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
     """The end of a process as plain JSON."""
     if state.status == "completed":
-        return {"status": "completed", "value": await process_value(store, state)}
+        return {"status": "completed", "name": state.name, "value": await process_value(store, state)}
     error = state.error or ErrorInfo("", "")
     return {"status": state.status, "kind": error.kind, "message": error.message}
 
 
 async def process_value(store: Store, state: ProcessState) -> Any:  # whatever the function gave
     """The result of a process."""
-    if state.blob is None:
-        return decode_value(state.value or b"null")
-    body = await store.blob(state.blob.digest)
-    if body is None:
-        raise errors.BlobMissing(state.blob.digest)
-    return decode_value(body)
+    return decode_value((state.value or b"null") if state.blob is None else await read_blob(store, state.blob.digest))
 
 
 def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
@@ -407,7 +408,7 @@ class ProcessWaits:
 # ---- the context -----------------------------------------------------------------------------------------------------
 
 
-class Child:
+class Child(Generic[OutputT_co]):
     """A child process, for the function that started it."""
 
     __slots__ = ("_context", "id")
@@ -419,8 +420,8 @@ class Child:
     def __repr__(self) -> str:
         return f"Child({self.id!r})"
 
-    async def result(self) -> Any:  # whatever the function gave
-        """Its result, as soon as it has ended. Nothing is held in memory meanwhile."""
+    async def result(self) -> OutputT_co:
+        """Wait for the end, and return the result as the type that the function declares. The wait holds no memory."""
         return await self._context._child_result(self.id)  # noqa: SLF001
 
     async def status(self) -> ProcessLine:
@@ -453,7 +454,7 @@ class Awaited(Deferred[Any]):
         return await self._context._deferral_answer(self.call, self.due, returns)  # noqa: SLF001
 
 
-class ProcessContext:
+class ProcessContext(Generic[DepsT]):
     """The first argument of a durable function.
 
     Each call is recorded under a key that is a path: code in plain `asyncio.gather` or `TaskGroup` branches is told
@@ -498,6 +499,13 @@ class ProcessContext:
         """``ctx.secrets["NAME"]``: hidden in all that is written."""
         return self._runtime.secrets
 
+    @property
+    def deps(self) -> DepsT:
+        """The dependencies of the runtime: ``hf.open(..., deps=...)``."""
+        if self._runtime.deps is NO_DEPS:
+            raise errors.DepsMissing(f"the process {self.id!r}")
+        return cast("DepsT", self._runtime.deps)
+
     # ---- effects -----------------------------------------------------------------------------------------------------
 
     def _next_key(self, name: str) -> tuple[EffectScope, str]:
@@ -530,6 +538,27 @@ class ProcessContext:
             if waits.pending:  # a step of code that waits for nothing wakes nobody
                 waits.moved.set()
 
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Any], /, *args: object, returns: type[R], **kwargs: Any
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Awaitable[R]], /, *args: object, repeat: Repeat, **kwargs: Any
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., R], /, *args: object, repeat: Repeat, **kwargs: Any
+    ) -> R: ...
+
     async def step(
         self,
         name: str,
@@ -551,21 +580,17 @@ class ProcessContext:
 
         async def call(key: str) -> Any:
             _current_step.set(key)
-            if inspect.iscoroutinefunction(function):
-                return await function(*args, **kwargs)
-            value = await asyncio.to_thread(function, *args, **kwargs)
-            return await value if inspect.isawaitable(value) else value
+            return await call_function(function, *args, **kwargs)
 
         body: object = {"args": list(args), "kwargs": kwargs} if kwargs else list(args)
         value = await self._effect("step", name, name, body, call, repeat, returns)
-        wanted = None if returns is not None else return_type(function)
-        return value if wanted is None else as_declared(value, wanted)
+        return value if returns is not None else as_declared(value, return_type(function))
 
-    async def _sample(self, what: str, take: Callable[[], Any]) -> Any:  # of what it takes
+    async def _sample(self, what: str, take: Callable[[], Any], at: tuple[EffectScope, str] | None = None) -> Any:
         async def call(_: str) -> Any:
             return take()
 
-        return await self._effect("sample", what, what, None, call, Repeat.FREE)
+        return await self._effect("sample", what, what, None, call, Repeat.FREE, at=at)
 
     async def now(self) -> datetime:
         """The time in UTC. A replay answers what the first call answered."""
@@ -593,12 +618,9 @@ class ProcessContext:
             self._versions[key] = False  # it has passed here before this was in its code
             return False
 
-        async def call(_: str) -> bool:
-            return True
-
         self._reached.add(key)
         self._versions[key] = True
-        return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
+        return await self._sample(name, lambda: True, (place, key))
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
@@ -764,7 +786,18 @@ class ProcessContext:
 
     # ---- other processes, and agents ---------------------------------------------------------------------------------
 
-    async def start(self, process: AnyProcess | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:
+    @overload
+    async def start(self, process: ProcessDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+
+    @overload
+    async def start(
+        self, process: ProcessDefinition[..., R], /, *args: Any, id: str | None, **kwargs: Any
+    ) -> Child[R]: ...
+
+    @overload
+    async def start(self, process: str, /, *args: Any, **kwargs: Any) -> Child[Any]: ...
+
+    async def start(self, process: Any, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child[Any]:
         """Start another process, once."""
         made, own = self._processes.procedure(process), self._state.registration
         depth = 1 + (0 if own is None else own.depth)
@@ -817,7 +850,7 @@ class ProcessContext:
             raise errors.ProcessUnknown(id)
         told = await wait_value(self._performer, outcome)
         raise_unless_completed(id, told)
-        return told["value"]
+        return self._processes.as_declared(told.get("name"), told["value"])
 
     async def _cancel_child(self, id: str, reason: str) -> None:
         async def call(_: str) -> None:
@@ -844,8 +877,13 @@ class ProcessContext:
         await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
 
     async def run_agent(
-        self, agent: Agent | str, prompt: str, *, session: str | None = None, deadline: timedelta | float | None = None
-    ) -> Any:  # text, or a value of the agent's output
+        self,
+        agent: Agent[Any, OutputT] | str,
+        prompt: str,
+        *,
+        session: str | None = None,
+        deadline: timedelta | float | None = None,
+    ) -> OutputT:
         """Ask an agent, in a session of its own unless you name one, and wait for its answer.
 
         The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
@@ -900,7 +938,8 @@ class ProcessContext:
         """Ask a model once, without a conversation. The reply is recorded with its usage."""
         question = CompletionRequest(model, prompt, output, instructions)
         place, key = self._next_key(MODEL_CALL_NAME)
-        turn, clean = HookTurn(self._state.session or "", "", ""), self._performer.redactor.text
+        turn: TurnContext[Any] = TurnContext(self._state.session or "", "", "", given_deps=self._runtime.deps)
+        clean = self._performer.redactor.text
         hooked = HookRunner((), turn, guards=self._runtime.hooks, clean=clean)
         with self._waits.at_work():
             return await DirectCaller(self._performer, self._runtime.prices, hooked, question).answer(place, key)

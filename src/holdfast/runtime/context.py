@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.deps import NO_DEPS
 from holdfast.errors import Halted, Suspended
 from holdfast.messages import Message, ModelReply
 from holdfast.policy.approvals import Approved, Denied, Question
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.models.prices import Price
     from holdfast.processes import service, sub_agents
     from holdfast.processes.tasks import Tasks
-    from holdfast.runtime import session, session_driver
+    from holdfast.runtime import drive, session
     from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.hooks import AfterTurnHooks
     from holdfast.runtime.programs import Sandboxes
@@ -90,7 +91,7 @@ class RuntimeContext:
     store: Store
     agents: Mapping[str, Agent]
     changes: ChangeFeed
-    turnstile: session_driver.Turnstile
+    turnstile: drive.Turnstile
     lease_ms: int
     prices: Mapping[str, Price]
     can_deliver: Callable[[str], bool]
@@ -101,6 +102,8 @@ class RuntimeContext:
     secrets: sources.SecretAccess
     hooks: tuple[Hooks, ...] = ()
     """Hooks of the runtime: they run for all agents, after the agent's own."""
+    deps: object = NO_DEPS
+    """What the host gives its tools, hooks and processes."""
     inline_budget: float | None = None
     """Seconds that a model waits for a tool call unless the tool or the agent sets another time; None: no bound."""
     missing_tool_ms: int = MISSING_TOOL_MS

@@ -6,20 +6,20 @@ import functools
 import inspect
 import math
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from types import CodeType, FunctionType, MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
+    Concatenate,
     Final,
     Generic,
     Literal,
     NoReturn,
-    ParamSpec,
+    Protocol,
     TypeAlias,
     TypedDict,
-    TypeVar,
     Unpack,
     cast,
     final,
@@ -27,7 +27,9 @@ from typing import (
 )
 
 import msgspec
+from typing_extensions import ParamSpec, TypeVar
 
+from holdfast.deps import DepsT_contra
 from holdfast.effects.canonical import decode_value, digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Context
     from holdfast.tools.schema import ParameterSchema
 
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
+D = TypeVar("D", default=Any)
+
 
 # ---- subjects of calls ----
 
@@ -52,14 +58,10 @@ def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach
         return Reach()
     if not isinstance(reach, Reach) or isinstance(reach, Subject):
         raise ToolInvalid(label, None, f"reach is a Reach, not a {type(reach).__name__}")
-    texts = ("family", "base", "command", "url", "sandbox")
-    wrong = [name for name in texts if type(getattr(reach, name)) not in (str, type(None))]
-    for name in ("paths", "workspaces"):
-        value = getattr(reach, name)
-        if type(value) is not tuple or any(type(item) is not str for item in cast("tuple[object, ...]", value)):
-            wrong.append(name)
-    if wrong:
-        raise ToolInvalid(label, None, f"reach.{wrong[0]} is of the wrong type")
+    try:
+        reach = msgspec.convert(asdict(reach), Reach)
+    except msgspec.ValidationError as error:
+        raise ToolInvalid(label, None, f"its reach is not valid: {error}") from None
     for name in (*reach.paths, reach.command, reach.url):
         if name is not None and name not in parameters:
             raise ToolInvalid(label, None, f"reach names {name!r:.60}, which is no parameter of it")
@@ -81,10 +83,6 @@ class NotDone(Exception):
     """A `reconcile` function raises it: the interrupted call had no effect, and performing it now is safe."""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
 class Bound(msgspec.Struct, frozen=True):
     """Valid arguments: the keyword arguments of the function, without its context."""
 
@@ -98,7 +96,7 @@ class Complaint(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tool(Generic[P, R]):
+class Tool(Generic[P, R, DepsT_contra]):
     """A function that a model may call. Calling the tool calls the function itself.
 
     `read_only`, `idempotent` and `destructive` mean the same as in MCP; `destructive` is None if undeclared.
@@ -259,12 +257,7 @@ DEFERRAL_TIMEOUT: Final = timedelta(days=7)
 """Default time for the answer to a deferral."""
 
 
-class _NoDefault:
-    def __repr__(self) -> str:
-        return "NO_DEFAULT"
-
-
-NO_DEFAULT: Final = _NoDefault()
+NO_DEFAULT: Final = msgspec.UNSET
 """Marks a deferral that ends in an error at its timeout."""
 
 
@@ -424,12 +417,30 @@ class ToolOptions(TypedDict, total=False):
     description: str | None
 
 
-@overload
-def tool(name: Callable[P, R], /, **options: Unpack[ToolOptions]) -> Tool[P, R]: ...
+class ToolDecorator(Protocol):
+    """The result of ``@tool(...)``: makes a tool of a function."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context[D], P], R], /
+    ) -> Tool[Concatenate[Context[D], P], R, D]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Tool[P, R, object]: ...
 
 
 @overload
-def tool(name: str | None = None, **options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    name: Callable[Concatenate[Context[D], P], R], /, **options: Unpack[ToolOptions]
+) -> Tool[Concatenate[Context[D], P], R, D]: ...
+
+
+@overload
+def tool(name: Callable[P, R], /, **options: Unpack[ToolOptions]) -> Tool[P, R, object]: ...
+
+
+@overload
+def tool(name: str | None = None, **options: Unpack[ToolOptions]) -> ToolDecorator: ...
 
 
 def tool(
@@ -601,7 +612,17 @@ MAX_DEPTH: Final = 16
 """Deepest nesting of lists of tools."""
 MAX_TOOLS: Final = 1_000
 """Most tools in one list."""
-ToolSource: TypeAlias = "AnyTool | Callable[..., Any] | Toolset | Sequence[ToolSource]"
+
+
+class ToolFunction(Protocol):
+    """A plain function, for type checkers: a tool is no function, so that its dependencies are compared."""
+
+    __code__: CodeType
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+ToolSource: TypeAlias = "Tool[..., Any, D] | FunctionType | MethodType | ToolFunction | functools.partial[Any] | Toolset | Sequence[ToolSource[D]]"  # noqa: E501
 """A tool, a function, a toolset, or a list of these."""
 
 
@@ -613,7 +634,7 @@ class Toolset:
 
     tools: tuple[AnyTool, ...]
 
-    def __init__(self, *tools: ToolSource) -> None:
+    def __init__(self, *tools: ToolSource[Any]) -> None:
         object.__setattr__(self, "tools", _distinct(flatten_tools(tools)))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -634,7 +655,7 @@ class Toolset:
     def __hash__(self) -> int:
         return hash(self.tools)
 
-    def __add__(self, other: ToolSource) -> Toolset:
+    def __add__(self, other: ToolSource[Any]) -> Toolset:
         return Toolset(self, other)
 
     def __repr__(self) -> str:
@@ -677,7 +698,7 @@ class Toolset:
 
 
 def toolset(
-    *tools: ToolSource, prefix: str = "", only: Collection[str] = (), rename: Mapping[str, str] | None = None
+    *tools: ToolSource[Any], prefix: str = "", only: Collection[str] = (), rename: Mapping[str, str] | None = None
 ) -> Toolset:
     """A toolset of the tools in `only` (all if empty), renamed by `rename`, with `prefix` before each name."""
     if isinstance(only, str):

@@ -402,7 +402,7 @@ class ChangeFeed:
 
     def remove_buffer(self, buffer: LiveEventBuffer) -> None:
         """Remove the live events of an ended drive."""
-        buffer.closed = True
+        buffer.close()
         if self.buffers.get(buffer.session) is buffer:
             del self.buffers[buffer.session]
         self._keep_ended(buffer)
@@ -594,6 +594,14 @@ class DriveEvents:
         return found
 
 
+class _EndedLedger(NamedTuple):
+    """What a buffer needs of the ledger of an ended drive, so that the ledger itself can be freed."""
+
+    head: int
+    behind: int
+    recent: deque[tuple[int, records.Record]]
+
+
 class LiveEventBuffer(DriveEvents):
     """The live events of a drive of this process; old ones are dropped.
 
@@ -604,7 +612,7 @@ class LiveEventBuffer(DriveEvents):
         super().__init__(ledger.journal, ledger.head, ledger.epoch)
         self.ended: TurnEnded | None = None
         """The newest turn of this drive with a submitted end."""
-        self._ledger = ledger
+        self._ledger: LeasedJournal | _EndedLedger = ledger
         self._redactor = ledger.redactor
         self._wall = wall_clock(feed.store.clock)
         self._feed = feed
@@ -680,6 +688,11 @@ class LiveEventBuffer(DriveEvents):
         items, now = self._items, self._wall() if now is None else now
         while len(items) > MAX_EVENTS or (items and items[0].at < now - MAX_AGE_MS):
             self.lost = items.popleft().seq
+
+    def close(self) -> None:
+        """The drive has ended."""
+        self.closed = True
+        self._ledger = _EndedLedger(self._ledger.head, self._ledger.behind, deque())
 
     def end_of(self, turn: str | None, seq: int) -> TurnEnded | None:
         """The end of a turn with the last record `seq`, if it is the newest that ended in this drive."""

@@ -1,4 +1,4 @@
-"""Export of spans and measurements: by the OpenTelemetry SDK of the application, to a collector, or into a file.
+"""Export of spans and measurements: by the OpenTelemetry SDK of the application, to a collector, or as OTLP in JSON.
 
 Only this module imports OpenTelemetry.
 """
@@ -11,36 +11,40 @@ import os
 import threading
 import time
 from base64 import b64decode
+from collections import deque
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from urllib.parse import unquote
 
+import aiohttp
 from google.protobuf.json_format import MessageToDict
 from opentelemetry import context, metrics, trace
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
+from opentelemetry.proto.trace.v1.trace_pb2 import Status as StatusProto
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import Tracer, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from holdfast import __version__
+from holdfast import __version__, eventloop
 from holdfast.errors import TelemetryUnconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
     from opentelemetry.context import Context
 
     from holdfast.telemetry import Telemetry
-    from holdfast.telemetry.spans import Span, SpanLink
+    from holdfast.telemetry.spans import Span, SpanLink, Value
 
 _log: Final = logging.getLogger("holdfast.telemetry")
 SCOPE: Final = "holdfast"
@@ -48,88 +52,52 @@ BATCH: Final = 512
 """Spans in one request, or in one line of a file."""
 SEND_INTERVAL: Final = 1.0
 """Pause between two requests to a collector, in seconds, unless a batch is full."""
+METRICS_INTERVAL: Final = 30.0
+"""Pause between two requests with measurements, in seconds."""
 SEND_TIMEOUT: Final = 10.0
-"""Time for one batch with all retries, in seconds."""
+"""Time for one request with all retries, in seconds."""
+RETRY_PAUSE: Final = 0.5
+"""Pause before the second try, in seconds; it doubles with each try."""
 WARN_INTERVAL: Final = 30.0
 """Least time between two warnings about dropped spans, in seconds."""
 _TRACES: Final = "/v1/traces"
 _METRICS: Final = "/v1/metrics"
-_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_AGAIN: Final = frozenset((408, 429, 502, 503, 504))
+"""Statuses after which a request is sent again."""
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
-_ERROR: Final = StatusCode.ERROR
-_UNSET: Final = Status(StatusCode.UNSET)
 _NANOS: Final = 1_000_000
 """Nanoseconds in a millisecond."""
 
 
-# ---- spans as OpenTelemetry has them ----
+def make_resource(service: str | None) -> Resource:
+    """The resource of spans that Holdfast sends by itself. The environment may name the service."""
+    name = service or (None if os.environ.get("OTEL_SERVICE_NAME") else SCOPE)
+    return Resource.create({} if name is None else {"service.name": name})
+
+
+# ---- the current span ----
 
 
 def _span_context(trace_id: str, span: str, flags: TraceFlags = _SAMPLED) -> SpanContext:
     return SpanContext(int(trace_id, 16), int(span, 16), is_remote=False, trace_flags=flags)
 
 
-def _links(links: Sequence[SpanLink]) -> list[Link]:
-    return [Link(_span_context(link.trace, link.span), {"holdfast.link": link.reason}) for link in links]
-
-
-def _kind(span: Span) -> SpanKind:
-    return SpanKind.CLIENT if span.operation == "chat" else SpanKind.INTERNAL
-
-
-def _status(span: Span) -> Status:
-    return Status(_ERROR, span.message or None) if span.error else _UNSET
-
-
-def make_resource(service: str | None) -> Resource:
-    """The resource of our own export. The environment may name the service."""
-    name = service or (None if os.environ.get("OTEL_SERVICE_NAME") else SCOPE)
-    return Resource.create({} if name is None else {"service.name": name})
-
-
-_scope: Final = InstrumentationScope(SCOPE, __version__)
-
-
-def readable_span(span: Span, resource: Resource) -> ReadableSpan:
-    """A finished span with the ids that the journal gives it."""
-    return ReadableSpan(
-        span.name,
-        _span_context(span.trace, span.id),
-        _span_context(span.trace, span.parent) if span.parent else None,
-        resource,
-        span.attributes,
-        (),
-        _links(span.links) if span.links else (),
-        _kind(span),
-        status=_status(span),
-        start_time=span.start * _NANOS,
-        end_time=span.end * _NANOS,
-        instrumentation_scope=_scope,
-    )
-
-
 class _Current:
     """Makes a span the current one inside a block."""
 
-    __slots__ = ("_context", "_token")
+    __slots__ = ("_span", "_token")
 
     def __init__(self, span: SpanContext) -> None:
-        self._context = span
+        self._span = span
 
     def __enter__(self) -> None:
-        self._token = context.attach(trace.set_span_in_context(NonRecordingSpan(self._context)))
+        self._token = context.attach(trace.set_span_in_context(NonRecordingSpan(self._span)))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         context.detach(self._token)
-
-
-def current_caller() -> str:
-    """The current span as a W3C ``traceparent``; empty without one."""
-    found = trace.get_current_span().get_span_context()
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}" if found.is_valid else ""
 
 
 # ---- where spans go ----
@@ -142,7 +110,7 @@ class SpanTarget(Protocol):
 
     def emit(self, span: Span) -> None: ...
 
-    def flags(self, trace_id: str) -> TraceFlags: ...
+    def flags(self, trace_id: str, /) -> TraceFlags: ...
 
     async def close(self, seconds: float) -> None: ...
 
@@ -153,8 +121,8 @@ class _JournalIds(IdGenerator):
     def __init__(self) -> None:
         self._next = threading.local()
 
-    def expect(self, trace_id: int, span: int) -> None:
-        self._next.ids = trace_id, span
+    def expect(self, trace_id: str, span: str) -> None:
+        self._next.ids = int(trace_id, 16), int(span, 16)
 
     def generate_trace_id(self) -> int:
         return self._next.ids[0]
@@ -182,20 +150,25 @@ class ProviderTarget:
         self.flags: Callable[[str], TraceFlags] = lru_cache(maxsize=1_024)(self._find_flags)
 
     def emit(self, span: Span) -> None:
-        _ids.expect(int(span.trace, 16), int(span.id, 16))
+        _ids.expect(span.trace, span.id)
         above: Context = context.Context()
         if span.parent:
             parent = NonRecordingSpan(_span_context(span.trace, span.parent, self.flags(span.trace)))
             above = trace.set_span_in_context(parent, above)
         made = self._tracer.start_span(
-            span.name, above, _kind(span), span.attributes, _links(span.links), span.start * _NANOS
+            span.name,
+            above,
+            SpanKind.CLIENT if span.operation == "chat" else SpanKind.INTERNAL,
+            span.attributes,
+            [_link(link) for link in span.links],
+            span.start * _NANOS,
         )
         if span.error:
-            made.set_status(_status(span))
+            made.set_status(Status(StatusCode.ERROR, span.message or None))
         made.end(span.end * _NANOS)
 
     def _find_flags(self, trace_id: str) -> TraceFlags:
-        """Whether a trace is sampled, which its sampler decides by the id."""
+        """The sampler of the application decides by the id of the trace, so all processes agree."""
         sampled = self._tracer.sampler.should_sample(None, int(trace_id, 16), "invoke_agent")
         return _SAMPLED if sampled.decision.is_sampled() else _UNSAMPLED
 
@@ -203,104 +176,259 @@ class ProviderTarget:
         """The application flushes its own provider."""
 
 
-class _CountedExporter(SpanExporter):
-    def __init__(self, exporter: SpanExporter, ended: Callable[[int, bool], None]) -> None:
-        self._exporter = exporter
-        self._ended = ended
+def _link(link: SpanLink) -> Link:
+    return Link(_span_context(link.trace, link.span), {"holdfast.link": link.reason})
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = SpanExportResult.FAILURE
+
+class Collector:
+    """A collector that takes OTLP over HTTP."""
+
+    def __init__(self, endpoint: str | None, headers: Mapping[str, str] | None) -> None:
+        self.base = (endpoint or environment("ENDPOINT")).rstrip("/").removesuffix(_TRACES)
+        self._headers = {**_environment_headers(), **(headers or {}), "Content-Type": "application/x-protobuf"}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, path: str, body: bytes) -> bool:
+        """Send a request, again if that may help; False if the collector did not take it."""
+        token = context.attach(context.set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))  # no spans of sending spans
         try:
-            result = self._exporter.export(spans)
+            return await self._post(f"{self.base}{path}", body)
         finally:
-            self._ended(len(spans), result is SpanExportResult.SUCCESS)
-        return result
+            context.detach(token)
 
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
+    async def _post(self, url: str, body: bytes) -> bool:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(headers=self._headers)
+        pause, loop = RETRY_PAUSE, asyncio.get_running_loop()
+        until = loop.time() + SEND_TIMEOUT
+        while True:
+            try:
+                limit = aiohttp.ClientTimeout(total=until - loop.time())
+                async with self._session.post(url, data=body, timeout=limit) as answer:
+                    if answer.ok:
+                        return True
+                    reason = f"status {answer.status}"
+                    if answer.status not in _AGAIN:
+                        break
+                    pause = max(pause, _seconds(answer.headers.get("Retry-After")))
+            except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                reason = str(error) or type(error).__name__
+            if loop.time() + pause >= until:
+                break
+            await asyncio.sleep(pause)
+            pause *= 2
+        _log.debug("%s: %s", url, reason)
+        return False
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+def environment(name: str) -> str:
+    """A variable of OTLP: that of traces, or that of all signals."""
+    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
+
+
+def _environment_headers() -> dict[str, str]:
+    pairs = (each.partition("=") for each in environment("HEADERS").split(","))
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
+
+
+def _seconds(given: str | None) -> float:
+    return float(given) if given is not None and given.isascii() and given.isdigit() else 0.0
 
 
 class CollectorTarget:
-    """A collector that speaks OTLP over HTTP. A thread sends; a full queue drops spans, which are counted and logged."""
+    """A collector of our own. A task sends; a full queue drops spans, which are counted and logged."""
 
     def __init__(self, settings: Telemetry) -> None:
         self.dropped = 0
+        self._collector = Collector(settings.endpoint, settings.headers)
         self._limit = settings.queue
-        self._emitted = self._ended = 0
-        self._warned = -WARN_INTERVAL
-        self._lock = threading.Lock()
+        self._queue: deque[Span] = deque()
+        self._sending = 0
+        """Spans of the request under way."""
         self._resource = make_resource(settings.service)
-        self._exporter = OTLPSpanExporter(
-            signal_url(settings.endpoint, _TRACES), headers=settings.headers, timeout=SEND_TIMEOUT
-        )
-        self._processor = BatchSpanProcessor(
-            _CountedExporter(self._exporter, self._sent),
-            max_queue_size=settings.queue,
-            schedule_delay_millis=SEND_INTERVAL * 1_000,
-            max_export_batch_size=min(BATCH, settings.queue),
-        )
-        self._closed = False
+        self._full, self._wanted = asyncio.Event(), asyncio.Event()
+        self._warned = -WARN_INTERVAL
+        self._meters: InMemoryMetricReader | None = None
+        self._tasks = [eventloop.spawn(self._send_spans())]
+
+    def meters(self) -> MeterProvider:
+        """A meter provider whose measurements go to the same collector."""
+        self._meters = InMemoryMetricReader()
+        self._tasks.append(eventloop.spawn(self._send_metrics()))
+        return MeterProvider([self._meters], self._resource, shutdown_on_exit=False)
 
     def emit(self, span: Span) -> None:
-        if self._emitted - self._ended >= self._limit:
-            self._drop(1, "the collector is slower than the spans come, and the queue is full")
+        if len(self._queue) + self._sending >= self._limit:
+            self._drop(1, f"{self._collector.base} takes them too slowly, and {self._limit} wait")
             return
-        self._emitted += 1
-        self._processor.on_end(readable_span(span, self._resource))
+        self._queue.append(span)
+        self._wanted.set()
+        if len(self._queue) >= BATCH:
+            self._full.set()
 
-    def flags(self, trace_id: str) -> TraceFlags:
+    def flags(self, trace_id: str, /) -> TraceFlags:
         return _SAMPLED
 
-    def _sent(self, count: int, taken: bool) -> None:
-        self._ended += count
-        if not (taken or self._closed):
-            self._drop(count, "the collector did not take them")
+    async def _send_spans(self) -> None:
+        while True:
+            await self._wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SEND_INTERVAL):
+                    await self._full.wait()
+            await self._send_queue()
 
-    def _drop(self, count: int, reason: str) -> None:
-        with self._lock:
-            self.dropped += count
-            now = time.monotonic()
-            if now - self._warned < WARN_INTERVAL and not self._closed:
-                return
+    async def _send_queue(self) -> None:
+        self._wanted.clear()
+        self._full.clear()
+        while self._queue:
+            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            self._sending = len(batch)
+            body = await asyncio.to_thread(_encode_batch, batch, self._resource)
+            if not await self._collector.post(_TRACES, body):
+                self._drop(len(batch), f"{self._collector.base} did not take them")
+            self._sending = 0
+
+    async def _send_metrics(self) -> None:
+        while True:
+            await asyncio.sleep(METRICS_INTERVAL)
+            await self._send_measured()
+
+    async def _send_measured(self) -> None:
+        found = None if self._meters is None else self._meters.get_metrics_data()
+        if found is not None and not await self._collector.post(_METRICS, encode_metrics(found).SerializeToString()):
+            _log.warning("%s did not take the measurements; Telemetry(metrics=False) sends none", self._collector.base)
+
+    def _drop(self, count: int, reason: str, *, last: bool = False) -> None:
+        self.dropped += count
+        now = time.monotonic()
+        if last or now - self._warned >= WARN_INTERVAL:
             self._warned = now
-        _log.warning("%d spans are lost so far: %s", self.dropped, reason)
+            _log.warning("%d spans are dropped so far: %s", self.dropped, reason)
 
     async def close(self, seconds: float) -> None:
         """Send what is left within `seconds`; drop the rest."""
-        if not await _in_thread(self._processor.shutdown, seconds):
-            self._closed = True
-            self._exporter.shutdown()
-            if lost := self._emitted - self._ended:
-                self._drop(lost, "the collector did not take them before the runtime was closed")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._sending:  # the request under way
+                    await asyncio.sleep(0.005)
+                await self._send_queue()
+                await self._send_measured()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if lost := len(self._queue) + self._sending:
+            self._drop(lost, f"{self._collector.base} did not take them before the runtime was closed", last=True)
+        await self._collector.close()
 
 
-async def _in_thread(work: Callable[[], object], seconds: float) -> bool:
-    """Run `work` in a thread that holds up neither the loop nor the end of the process; False if it takes longer."""
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+# ---- OTLP ----
 
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:
-            _log.warning("the last spans or measurements could not be sent: %s", error)
-        with suppress(RuntimeError):  # the loop is closed by now
-            loop.call_soon_threadsafe(ended.set)
 
-    threading.Thread(target=run, name="holdfast-telemetry", daemon=True).start()
+def _encode_batch(spans: Sequence[Span], resource: Resource) -> bytes:
+    return encode_spans(spans, resource).SerializeToString()
+
+
+def encode_spans(spans: Iterable[Span], resource: Resource) -> ExportTraceServiceRequest:
+    """A request with these spans."""
+    request = ExportTraceServiceRequest()
+    group = request.resource_spans.add()
+    group.resource.attributes.extend([_attribute(name, value) for name, value in resource.attributes.items()])
+    scope = group.scope_spans.add()
+    scope.scope.name, scope.scope.version = SCOPE, __version__
+    add = scope.spans.add
+    for span in spans:
+        made = add(
+            trace_id=bytes.fromhex(span.trace),
+            span_id=bytes.fromhex(span.id),
+            parent_span_id=bytes.fromhex(span.parent),
+            name=span.name,
+            kind=_CLIENT if span.operation == "chat" else _INTERNAL,
+            start_time_unix_nano=span.start * _NANOS,
+            end_time_unix_nano=span.end * _NANOS,
+            attributes=[_attribute(name, value) for name, value in span.attributes.items()],
+            flags=_FLAGS,
+        )
+        if span.error:
+            made.status.code, made.status.message = StatusProto.STATUS_CODE_ERROR, span.message
+        for link in span.links:
+            made.links.add(
+                trace_id=bytes.fromhex(link.trace),
+                span_id=bytes.fromhex(link.span),
+                attributes=[_attribute("holdfast.link", link.reason)],
+            )
+    return request
+
+
+_CLIENT: Final = SpanProto.SPAN_KIND_CLIENT
+_INTERNAL: Final = SpanProto.SPAN_KIND_INTERNAL
+_FLAGS: Final = 0x100 | 1
+"""The trace is sampled, and the parent is known not to be remote."""
+_MAX_CACHED: Final = 200
+"""Longest text of an attribute that is cached."""
+
+
+def _attribute(name: str, value: Any) -> KeyValue:
+    if type(value) is str and len(value) > _MAX_CACHED:
+        return KeyValue(key=name, value=AnyValue(string_value=value))
+    return _cached_attribute(name, value, type(value))  # 1 and True are equal
+
+
+@lru_cache(maxsize=8_192)
+def _cached_attribute(name: str, value: Any, _: type) -> KeyValue:
+    """Encode an attribute once: most come again and again."""
+    return KeyValue(key=name, value=_any_value(value))
+
+
+def _any_value(value: Value) -> AnyValue:
+    match value:
+        case str():
+            return AnyValue(string_value=value)
+        case bool():
+            return AnyValue(bool_value=value)
+        case int():
+            return AnyValue(int_value=value)
+        case float():
+            return AnyValue(double_value=value)
+        case _:
+            return AnyValue(array_value=ArrayValue(values=[_any_value(each) for each in value]))
+
+
+async def send_spans(endpoint: str, spans: Sequence[Span]) -> bool:
+    """Send spans to a collector now; False if it did not take them."""
+    collector, resource = Collector(endpoint, None), make_resource(None)
     try:
-        async with asyncio.timeout(seconds):
-            await ended.wait()
-    except TimeoutError:
-        return False
+        for batch in _batches(spans):
+            if not await collector.post(_TRACES, _encode_batch(batch, resource)):
+                return False
+    finally:
+        await collector.close()
     return True
 
 
-def signal_url(endpoint: str | None, path: str) -> str | None:
-    """The address of one signal; None: the environment names it."""
-    if endpoint is None:
-        return None
-    base = endpoint.rstrip("/").removesuffix(_TRACES)
-    return f"{base}{path}"
+def otlp_objects(spans: Sequence[Span]) -> Iterator[object]:
+    """Spans in the JSON of OTLP, one object for each batch."""
+    resource = make_resource(None)
+    for batch in _batches(spans):
+        yield _with_hex_ids(MessageToDict(encode_spans(batch, resource), use_integers_for_enums=True))
+
+
+def _batches(spans: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    return (spans[at : at + BATCH] for at in range(0, len(spans), BATCH))
+
+
+_IDS: Final = frozenset(("traceId", "spanId", "parentSpanId"))
+
+
+def _with_hex_ids(value: object) -> object:
+    """The JSON of OTLP has ids in hexadecimal, where that of Protobuf has Base64."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {name: b64decode(each).hex() if name in _IDS else _with_hex_ids(each) for name, each in fields.items()}
+    return [_with_hex_ids(each) for each in cast("list[object]", value)] if isinstance(value, list) else value
 
 
 # ---- measurements ----
@@ -317,9 +445,11 @@ class Measurements:
         self._duration = meter.create_histogram("gen_ai.client.operation.duration", "s", "Duration of operations")
         self._turns = meter.create_counter("holdfast.turns", "{turn}", "Turns that ended")
         self._retries = meter.create_counter("holdfast.retries", "{retry}", "Repeated attempts of models and tools")
-        self._resumed = meter.create_counter("holdfast.resumed", "{turn}", "Times that a turn or a process was resumed")
         meter.create_observable_gauge(
-            "holdfast.waiting", [lambda _: [metrics.Observation(self.waiting)]], "{run}", "What waits"
+            "holdfast.waiting",
+            [lambda _: [metrics.Observation(self.waiting)]],
+            "{run}",
+            "Sessions and processes that wait",
         )
         meter.create_observable_counter(
             "holdfast.spans.dropped", [lambda _: [metrics.Observation(dropped())]], "{span}", "Spans that were dropped"
@@ -328,29 +458,30 @@ class Measurements:
     def take(self, span: Span) -> None:
         """Measure a span that ended in this process."""
         found = span.attributes
-        if span.operation not in {"chat", "execute_tool", "invoke_agent"}:
-            return
-        labels: dict[str, Any] = {"gen_ai.operation.name": span.operation}
-        for name in ("gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model", "error.type"):
-            if name in found:
-                labels[name] = found[name]
-        if span.operation == "execute_tool":
-            labels["gen_ai.tool.name"] = found["gen_ai.tool.name"]
-        self._duration.record((span.end - span.start) / 1_000, labels)
         attempts = found.get("holdfast.attempts")
         if isinstance(attempts, int) and attempts > 1:
             self._retries.add(attempts - 1, {"gen_ai.operation.name": span.operation})
+        if span.operation not in {"chat", "invoke_agent"}:
+            return
+        labels = {name: found[name] for name in _LABELS if name in found}
+        self._duration.record((span.end - span.start) / 1_000, labels)
         if span.operation == "chat":
             for kind in ("input", "output"):
                 count = found.get(f"gen_ai.usage.{kind}_tokens")
                 if isinstance(count, int):
                     self._tokens.record(count, labels | {"gen_ai.token.type": kind})
-        elif span.operation == "invoke_agent":
-            labels = {"holdfast.status": found["holdfast.status"], "gen_ai.agent.name": found["gen_ai.agent.name"]}
-            self._turns.add(1, labels)
-            resumed = found["holdfast.resumed"]
-            if isinstance(resumed, int) and resumed:
-                self._resumed.add(resumed, labels)
+        else:
+            agent, status = found.get("gen_ai.agent.name", ""), found["holdfast.status"]
+            self._turns.add(1, {"holdfast.status": status, "gen_ai.agent.name": agent})
+
+
+_LABELS: Final = (
+    "gen_ai.operation.name",
+    "gen_ai.provider.name",
+    "gen_ai.request.model",
+    "gen_ai.response.model",
+    "error.type",
+)
 
 
 # ---- the export of one runtime ----
@@ -360,22 +491,16 @@ class SpanExport:
     """Sends the spans of one runtime, and measures them."""
 
     def __init__(self, settings: Telemetry) -> None:
-        self._target = _target(settings)
-        self._meters = _own_meters(settings) if isinstance(self._target, CollectorTarget) else None
-        meters = self._meters or settings.meter_provider
-        if meters is None and not isinstance(self._target, CollectorTarget):
-            meters = metrics.get_meter_provider()
+        target = self._target = _target(settings)
+        meters: metrics.MeterProvider | None = settings.meter_provider
+        if meters is None and settings.metrics:
+            meters = target.meters() if isinstance(target, CollectorTarget) else metrics.get_meter_provider()
         measured = meters is not None and settings.metrics
-        self._measurements = Measurements(meters, lambda: self._target.dropped) if measured else None
+        self._measurements = Measurements(meters, lambda: target.dropped) if measured else None
 
     @property
     def measures(self) -> bool:
         return self._measurements is not None
-
-    @property
-    def dropped(self) -> int:
-        """Spans that were not exported."""
-        return self._target.dropped
 
     def add(self, spans: Iterable[Span], *, fresh: bool) -> None:
         """Export spans; `fresh`: they ended in this process."""
@@ -393,22 +518,14 @@ class SpanExport:
         """Make a span the current one inside a block."""
         return _Current(_span_context(trace_id, span, self._target.flags(trace_id)))
 
-    @staticmethod
-    def caller() -> str:
+    def caller(self) -> str:
         """The current span of the application as a W3C ``traceparent``; empty without one."""
-        return current_caller()
+        found = trace.get_current_span().get_span_context()
+        return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}" if found.is_valid else ""
 
     async def close(self, seconds: float) -> None:
         """Send what is left; drop what can't be sent within `seconds`."""
-        until = time.monotonic() + seconds
         await self._target.close(seconds)
-        if self._meters is not None:
-            left = max(until - time.monotonic(), 0.1)
-            await _in_thread(lambda: self._shut_meters(left), left)
-
-    def _shut_meters(self, seconds: float) -> None:
-        if self._meters is not None:
-            self._meters.shutdown(timeout_millis=seconds * 1_000)
 
 
 def _target(settings: Telemetry) -> SpanTarget:
@@ -417,61 +534,8 @@ def _target(settings: Telemetry) -> SpanTarget:
     provider = settings.tracer_provider or trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
         return ProviderTarget(provider)
-    if isinstance(provider, trace.ProxyTracerProvider) and any(os.environ.get(name) for name in _VARIABLES):
+    if isinstance(provider, trace.ProxyTracerProvider) and environment("ENDPOINT"):
         return CollectorTarget(settings)
     raise TelemetryUnconfigured(
         "the application has no tracer provider of the OpenTelemetry SDK, and no endpoint is given"
     )
-
-
-def _own_meters(settings: Telemetry) -> MeterProvider | None:
-    if not settings.metrics or settings.meter_provider is not None:
-        return None
-    exporter = OTLPMetricExporter(
-        signal_url(settings.endpoint, _METRICS), headers=settings.headers, timeout=SEND_TIMEOUT
-    )
-    reader = PeriodicExportingMetricReader(exporter)
-    return MeterProvider([reader], make_resource(settings.service), shutdown_on_exit=False)
-
-
-# ---- afterwards: spans from the journal ----
-
-
-def send_spans(endpoint: str, spans: Sequence[Span], headers: Mapping[str, str] | None = None) -> bool:
-    """Send spans to a collector now; False if it did not take them."""
-    exporter, resource = (
-        OTLPSpanExporter(signal_url(endpoint, _TRACES), headers=dict(headers or {})),
-        make_resource(None),
-    )
-    try:
-        return all(
-            exporter.export([readable_span(span, resource) for span in batch]) is SpanExportResult.SUCCESS
-            for batch in _batches(spans)
-        )
-    finally:
-        exporter.shutdown()
-
-
-def otlp_lines(spans: Sequence[Span]) -> Iterable[dict[str, Any]]:
-    """Spans in the JSON of OTLP, one object for each batch."""
-    resource = make_resource(None)
-    for batch in _batches(spans):
-        made = encode_spans([readable_span(span, resource) for span in batch])
-        yield _with_hex_ids(MessageToDict(made, use_integers_for_enums=True))
-
-
-def _batches(spans: Sequence[Span]) -> Iterable[Sequence[Span]]:
-    return (spans[at : at + BATCH] for at in range(0, len(spans), BATCH))
-
-
-_IDS: Final = frozenset(("traceId", "spanId", "parentSpanId"))
-
-
-def _with_hex_ids(value: Any) -> Any:
-    """The JSON of OTLP has ids in hexadecimal, where that of Protobuf has Base64."""
-    if isinstance(value, dict):
-        return {
-            name: b64decode(each).hex() if name in _IDS else _with_hex_ids(each)
-            for name, each in value.items()  # pyright: ignore[reportUnknownVariableType]
-        }
-    return [_with_hex_ids(each) for each in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]

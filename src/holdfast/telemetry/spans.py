@@ -100,6 +100,7 @@ class TraceOrigin(NamedTuple):
     parent: str = ""
 
 
+@lru_cache(maxsize=8_192)
 def span_id(store: str, journal: str, key: str) -> str:
     """The id of the span of an effect, or of a run: the beginning of its idempotency key."""
     return idempotency_key(store, journal, key)[:16]

@@ -47,6 +47,8 @@ class Collector:
     measured: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     status: int = 200
+    refused: int = 0
+    """Requests that had another status."""
     gate: threading.Event = field(default_factory=threading.Event)
     """Answers come when it is set."""
 
@@ -125,6 +127,8 @@ def collecting() -> Generator[Collector]:
             if collector.status == 200:
                 collector.headers.append(dict(self.headers))
                 collector.take(self.path, body)
+            else:
+                collector.refused += 1
             self.send_response(collector.status)
             self.send_header("content-length", "0")
             self.end_headers()

@@ -1,4 +1,4 @@
-"""`holdfast trace`: the spans of a session or a process, made from its journal: as a tree, as JSON, or for a collector."""
+"""`holdfast trace`: the spans of a session or a process, made from its journal, for people and for collectors."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class SpanFold:
         """The last record."""
         self.above: TraceOrigin | None = None
         self._store = store
-        self._journal = journal
+        self.journal = journal
         self._content = content
         self._agent = ""
         self._session = journal
@@ -174,6 +174,8 @@ class SpanFold:
         """The last recorded environment of each agent."""
         self._registration: Registration | TaskCall | None = None
         self._run: _Run | None = None
+        self._intents: dict[str, tuple[int, records.EffectRequest]] = {}
+        """Intents before the start of the run: a background call has one."""
         self._found: list[Span] = []
 
     def add(self, seq: int, record: records.Record) -> list[Span]:
@@ -184,10 +186,11 @@ class SpanFold:
             case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
                 self._outcome(record)
             case records.Intended():
-                if self._run is not None:
-                    self._run.open[record.key] = record.at, record.ask
+                intents = self._intents if self._run is None else self._run.open
+                intents[record.key] = record.at, record.ask
             case records.Started():
                 self._run = self._begin(record.run, record.at, record.code or "", record.by or "")
+                self._run.open, self._intents = self._intents, {}
             case records.Admitted():
                 self._admit(record)
             case records.Resumed() if self._run is not None:
@@ -204,8 +207,8 @@ class SpanFold:
                     self._run.taints += self._taints(record.untrusted, record.private)
             case records.Opened():
                 # A durable function has its own name there.
-                self._agent = "" if is_process_journal(self._journal) else record.agent or ""
-                self._session = self._journal if record.kind == "session" else record.session or ""
+                self._agent = "" if is_process_journal(self.journal) else record.agent or ""
+                self._session = self.journal if record.kind == "session" else record.session or ""
             case _:
                 pass
         if self._run is not None and not isinstance(record, records.Progressed):
@@ -221,7 +224,7 @@ class SpanFold:
         """The trace of a run."""
         if self.above is not None and keys.input_number(run) in {1, None}:
             return self.above
-        return TraceOrigin(trace_id(self._store, self._journal, run))
+        return TraceOrigin(trace_id(self._store, self.journal, run))
 
     # ---- runs ----
 
@@ -238,7 +241,7 @@ class SpanFold:
         run.parked = False
 
     def _admit(self, record: records.Admitted) -> None:
-        if record.run is None and record.key == CALL_KEY:
+        if record.key == CALL_KEY:
             body = bytes(record.body)
             kind = TaskCall if self._journal_is_task(body) else Registration
             self._registration = decode_begin(body, kind)
@@ -281,7 +284,7 @@ class SpanFold:
                 self._wait(run, key, ask, at, record.at, state="ended")
         if keys.input_number(record.run) is not None:
             self._end_turn(run, record)
-        elif not self._journal.startswith(DIRECT_PREFIX):
+        elif not self.journal.startswith(DIRECT_PREFIX):
             self._end_process(run, record)
 
     def _end_turn(self, run: _Run, record: records.Ended) -> None:
@@ -319,7 +322,7 @@ class SpanFold:
         name = "" if made is None else made.tool if isinstance(made, TaskCall) else made.name
         attributes = self._common(run) | {
             "gen_ai.workflow.name": name,
-            "holdfast.process": process_id_of(self._journal),
+            "holdfast.process": process_id_of(self.journal),
         }
         attributes |= {"holdfast.status": record.status, "holdfast.resumed": run.resumed}
         if isinstance(made, TaskCall):
@@ -573,7 +576,7 @@ class SpanFold:
         if run.died:
             links = (*links, SpanLink(run.origin.trace, run.died, "interrupted"))
         id = self._span_id(key)
-        direct = self._journal.startswith(DIRECT_PREFIX)
+        direct = self.journal.startswith(DIRECT_PREFIX)
         self._found.append(
             Span(
                 name=name,
@@ -609,7 +612,7 @@ class SpanFold:
         return found
 
     def _span_id(self, key: str) -> str:
-        return span_id(self._store, self._journal, key)
+        return span_id(self._store, self.journal, key)
 
 
 @lru_cache(maxsize=4_096)

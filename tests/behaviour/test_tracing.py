@@ -124,7 +124,8 @@ async def test_spans_lie_inside_the_span_above_them(collector: Collector) -> Non
         for span in spans.values()
         if span.parent
     ]
-    assert len(inside) == 7 and all(inside)
+    assert len(inside) == 7
+    assert all(inside)
 
 
 async def test_a_model_call_shows_model_tokens_and_reason_of_its_end(collector: Collector) -> None:
@@ -351,10 +352,10 @@ async def test_one_turn_of_a_session_is_read_without_the_others(collector: Colle
 
 async def test_spans_show_no_content_unless_asked(collector: Collector) -> None:
     @hf.tool(read_only=True)
-    async def tell(secret: str) -> str:
-        raise ValueError(f"{secret} in the message")
+    async def tell(fruit: str) -> str:
+        raise ValueError(f"{fruit} in the message")
 
-    made = agent(call(tell, secret="PINEAPPLE"), text("PINEAPPLE"), tools=(tell,), instructions="PINEAPPLE")
+    made = agent(call(tell, fruit="PINEAPPLE"), text("PINEAPPLE"), tools=(tell,), instructions="PINEAPPLE")
     await traced(collector, made, "PINEAPPLE")
     assert len(collector.spans) == 4
     assert "PINEAPPLE" not in repr(collector.spans)
@@ -377,7 +378,7 @@ async def test_long_texts_are_cut(collector: Collector) -> None:
 
 
 async def test_content_has_no_secrets(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = "hunter2-hunter2-hunter2"
+    secret = "hunter2-" * 3
     monkeypatch.setenv("SHOP_PASSWORD", secret)
 
     @hf.tool(read_only=True)
@@ -401,15 +402,10 @@ async def test_the_provider_of_the_application_gets_the_spans_with_the_ids_of_th
         async with hf.open(None, agents=[made], telemetry=Telemetry(tracer_provider=given, metrics=False)) as runtime:
             await runtime.run(made, "Go.", session="s")
             later = {(span.trace, span.id, span.parent) for span in await read_trace(runtime.store, "s")}
-        found = {
-            (
-                f"{span.context.trace_id:032x}",
-                f"{span.context.span_id:016x}",
-                f"{span.parent.span_id:016x}" if span.parent else "",
-            )
-            for span in exporter.get_finished_spans()
-        }
-    assert found == later
+        ended: Any = exporter.get_finished_spans()
+    found = {(span.context, span.parent) for span in ended}
+    ids = {(f"{own.trace_id:032x}", f"{own.span_id:016x}", f"{up.span_id:016x}" if up else "") for own, up in found}
+    assert ids == later
 
 
 async def test_the_sampler_of_the_application_decides() -> None:
@@ -514,11 +510,11 @@ async def test_sessions_that_wait_are_measured(tmp_path: Path) -> None:
     meters = MeterProvider([reader], shutdown_on_exit=False)
     made = hf.Agent("a", model=ScriptedModel([call(look, item=1)]), tools=[look], policy=[hf.ask("look")])
 
-    def waiting() -> Any:
+    def waiting() -> object:
         found: Any = reader.get_metrics_data()
-        scopes = [] if found is None else found.resource_metrics[0].scope_metrics
-        points = {metric.name: metric.data.data_points for scope in scopes for metric in scope.metrics}
-        return points["holdfast.waiting"][0].value if "holdfast.waiting" in points else None
+        scopes: list[Any] = [] if found is None else found.resource_metrics[0].scope_metrics
+        every: list[Any] = [metric for scope in scopes for metric in scope.metrics]
+        return next((metric.data.data_points[0].value for metric in every if metric.name == "holdfast.waiting"), None)
 
     async with hf.open(tmp_path / "s.db", agents=[made]) as runtime:
         await runtime.session("s", agent=made).send("Go.")

@@ -1,4 +1,4 @@
-"""SIGKILL anywhere in a traced turn, then restart: one trace, and each span is exported, always with the same content."""
+"""SIGKILL anywhere in a traced turn, then restart: one trace, each span exported with one content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _collector: Collector
 
 @pytest.fixture(autouse=True)
 def collector(tmp_path: Path) -> Iterator[Collector]:
-    global _collector  # noqa: PLW0603  the laws of a story know nothing but its folder
+    global _collector
     with collecting() as _collector:
         (tmp_path / scenario.ADDRESS).write_text(_collector.url)
         yield _collector

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from forking import patiently, serve
 
@@ -17,6 +16,9 @@ import holdfast as hf
 from holdfast.telemetry import Telemetry
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.testing.scripted import position_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SESSION: Final = "traced"
 ADDRESS: Final = "collector"

@@ -6,6 +6,7 @@ OpenTelemetry is imported when a runtime is opened with it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -70,12 +71,11 @@ def check_endpoint(endpoint: object) -> str:
 def require_otel() -> None:
     """Raise `TelemetryMissing` unless OpenTelemetry is installed."""
     try:
-        import holdfast.telemetry.export
+        import_module("holdfast.telemetry.export")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"opentelemetry", "google"}:
             raise
         raise TelemetryMissing from error
-    del holdfast
 
 
 def make_tracer(store: Store, settings: Telemetry) -> Tracer:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import aiohttp
 from google.protobuf.json_format import MessageToDict
 from opentelemetry import context, metrics, trace
-from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY  # pyright: ignore[reportPrivateUsage]  # as the SDK does
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
@@ -374,11 +374,11 @@ _MAX_CACHED: Final = 200
 def _attribute(name: str, value: Any) -> KeyValue:
     if type(value) is str and len(value) > _MAX_CACHED:
         return KeyValue(key=name, value=AnyValue(string_value=value))
-    return _cached_attribute(name, value, type(value))  # 1 and True are equal
+    return _cached_attribute(name, value, value.__class__.__name__)  # 1 and True are equal
 
 
 @lru_cache(maxsize=8_192)
-def _cached_attribute(name: str, value: Any, _: type) -> KeyValue:
+def _cached_attribute(name: str, value: Any, _: str) -> KeyValue:
     """Encode an attribute once: most come again and again."""
     return KeyValue(key=name, value=_any_value(value))
 
@@ -495,8 +495,9 @@ class SpanExport:
         meters: metrics.MeterProvider | None = settings.meter_provider
         if meters is None and settings.metrics:
             meters = target.meters() if isinstance(target, CollectorTarget) else metrics.get_meter_provider()
-        measured = meters is not None and settings.metrics
-        self._measurements = Measurements(meters, lambda: target.dropped) if measured else None
+        self._measurements: Measurements | None = None
+        if meters is not None and settings.metrics:
+            self._measurements = Measurements(meters, lambda: target.dropped)
 
     @property
     def measures(self) -> bool:

@@ -29,7 +29,6 @@ from holdfast.tools.functions import CallProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-    from contextlib import AbstractContextManager
 
     from holdfast.effects.performer import Performer
     from holdfast.runtime.deferrals import DeferralReply, Deferrals
@@ -100,11 +99,13 @@ class ToolExecutor:
         spills = budget is not None and spill is not None
         if not spills and tool.accepts.context is None and tool.retry is None:
             # No steps can be recorded below it: it needs no scope for them.
-            return self._settled(call, tool, begun, self._spanning(key, self._attempt(tool, bound, None)))
+            return self._settled(call, tool, begun, self._attempt(key, tool, bound, None))
         context = CallContext(self._caller, key, call.request.id, tool.name, idempotency=call.idempotency)
         retry = tool.retry
-        running = self._attempt(tool, bound, context) if retry is None else self._retried(tool, bound, context, retry)
-        running = self._spanning(key, running)
+        if retry is None:
+            running = self._attempt(key, tool, bound, context)
+        else:
+            running = self._retried(key, tool, bound, context, retry)
         if budget is None or spill is None:
             return _with_taint(context, self._settled(call, tool, begun, running))
         return self._in_time(SpillableCall(call, context, asyncio.ensure_future(running), begun), budget, spill)
@@ -191,8 +192,8 @@ class ToolExecutor:
 
     # ---- running ----
 
-    async def _attempt(self, tool: AnyTool, bound: Bound, context: CallContext | None) -> object:
-        with self._slots.place_now(tool) or await self._slots.place_for(tool):
+    async def _attempt(self, key: str, tool: AnyTool, bound: Bound, context: CallContext | None) -> object:
+        with self._slots.place_now(tool) or await self._slots.place_for(tool), self._performer.spanning(key):
             seconds = tool.timeout  # without the time that it waited for its slot: it had not begun
             if seconds is not None:
                 return await _call_with_timeout(tool, bound, context, seconds)
@@ -204,16 +205,14 @@ class ToolExecutor:
             finally:
                 current_scope.reset(token)
 
-    def _spanning(self, key: str, running: Coroutine[Any, Any, object]) -> Coroutine[Any, Any, object]:
-        """The same work, with the span of the call as the current one if there is telemetry."""
-        return running if self._performer.trace is None else _with_span(self._performer.spanning(key), running)
-
-    async def _retried(self, tool: AnyTool, bound: Bound, context: CallContext, retry: ToolRetryPolicy) -> object:
+    async def _retried(
+        self, span: str, tool: AnyTool, bound: Bound, context: CallContext, retry: ToolRetryPolicy
+    ) -> object:
         attempt = 1
         while True:
             begun = self._loop.time()
             try:
-                return await self._attempt(tool, bound, context)
+                return await self._attempt(span, tool, bound, context)
             except Exception as error:
                 pause = retry.pause_after(attempt, error)
                 if pause is None:
@@ -461,11 +460,6 @@ async def _call_with_timeout(tool: AnyTool, bound: Bound, context: CallContext |
         spawned.stop()
         _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
     raise ToolTimedOut(tool.name, left=spawned.abandoned or not ended)
-
-
-async def _with_span(span: AbstractContextManager[object], running: Coroutine[Any, Any, object]) -> object:
-    with span:
-        return await running
 
 
 _NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))

@@ -349,9 +349,10 @@ def encode_spans(spans: Iterable[Span], resource: Resource) -> ExportTraceServic
             kind=_CLIENT if span.operation == "chat" else _INTERNAL,
             start_time_unix_nano=span.start * _NANOS,
             end_time_unix_nano=span.end * _NANOS,
-            attributes=[_attribute(name, value) for name, value in span.attributes.items()],
             flags=_FLAGS,
         )
+        # Bytes of messages in a row are the bytes of the merged message.
+        made.MergeFromString(b"".join([_attribute_bytes(name, value) for name, value in span.attributes.items()]))
         if span.error:
             made.status.code, made.status.message = StatusProto.STATUS_CODE_ERROR, span.message
         for link in span.links:
@@ -372,15 +373,19 @@ _MAX_CACHED: Final = 200
 
 
 def _attribute(name: str, value: Any) -> KeyValue:
-    if type(value) is str and len(value) > _MAX_CACHED:
-        return KeyValue(key=name, value=AnyValue(string_value=value))
-    return _cached_attribute(name, value, value.__class__.__name__)  # 1 and True are equal
-
-
-@lru_cache(maxsize=8_192)
-def _cached_attribute(name: str, value: Any, _: str) -> KeyValue:
-    """Encode an attribute once: most come again and again."""
     return KeyValue(key=name, value=_any_value(value))
+
+
+def _attribute_bytes(name: str, value: Any) -> bytes:
+    """The bytes of a span that has only this attribute. Most attributes come again and again."""
+    if type(value) is str and len(value) > _MAX_CACHED:
+        return SpanProto(attributes=[_attribute(name, value)]).SerializeToString()
+    return _cached_attribute_bytes(name, value)
+
+
+@lru_cache(maxsize=8_192, typed=True)  # 1 and True are equal
+def _cached_attribute_bytes(name: str, value: Any) -> bytes:
+    return SpanProto(attributes=[_attribute(name, value)]).SerializeToString()
 
 
 def _any_value(value: Value) -> AnyValue:

@@ -70,7 +70,7 @@ class SpanLink(msgspec.Struct, frozen=True, gc=False):
     reason: Literal["caller", "interrupted", "turn"]
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One finished span. Times are wall milliseconds, ids are hexadecimal."""
 
     name: str
@@ -122,6 +122,8 @@ class _Run:
     agent: str
     code: str = ""
     worker: str = ""
+    common: dict[str, Value] = field(default_factory=dict[str, Value])
+    """The attributes that all its spans have; empty if they must be made anew."""
     resumed: int = 0
     """Times that another drive continued it."""
     died: str = ""
@@ -204,6 +206,7 @@ class SpanFold:
             case records.Handed():
                 self._agent = record.agent
                 if self._run is not None:
+                    self._run.common = {}
                     self._run.taints += self._taints(record.untrusted, record.private)
             case records.Opened():
                 # A durable function has its own name there.
@@ -236,7 +239,7 @@ class SpanFold:
 
     def _resume(self, run: _Run, record: records.Resumed) -> None:
         run.resumed += 1
-        run.worker, run.resumed_at = record.by, record.at
+        run.worker, run.resumed_at, run.common = record.by, record.at, {}
         run.died = "" if run.parked else run.last
         run.parked = False
 
@@ -604,12 +607,13 @@ class SpanFold:
         return record.at - ms
 
     def _common(self, run: _Run) -> dict[str, Value]:
-        found: dict[str, Value] = {self._run_attribute: run.run, "holdfast.worker": run.worker}
-        if self._session:
-            found["gen_ai.conversation.id"] = self._session
-        if self._agent:
-            found["gen_ai.agent.name"] = self._agent
-        return found
+        if not run.common:
+            run.common = {self._run_attribute: run.run, "holdfast.worker": run.worker}
+            if self._session:
+                run.common["gen_ai.conversation.id"] = self._session
+            if self._agent:
+                run.common["gen_ai.agent.name"] = self._agent
+        return run.common.copy()
 
     def _span_id(self, key: str) -> str:
         return span_id(self._store, self.journal, key)

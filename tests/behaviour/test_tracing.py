@@ -403,8 +403,14 @@ async def test_the_provider_of_the_application_gets_the_spans_with_the_ids_of_th
             await runtime.run(made, "Go.", session="s")
             later = {(span.trace, span.id, span.parent) for span in await read_trace(runtime.store, "s")}
         ended: Any = exporter.get_finished_spans()
-    found = {(span.context, span.parent) for span in ended}
-    ids = {(f"{own.trace_id:032x}", f"{own.span_id:016x}", f"{up.span_id:016x}" if up else "") for own, up in found}
+    ids = {
+        (
+            f"{each.context.trace_id:032x}",
+            f"{each.context.span_id:016x}",
+            f"{each.parent.span_id:016x}" if each.parent else "",
+        )
+        for each in ended
+    }
     assert ids == later
 
 

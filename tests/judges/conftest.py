@@ -79,7 +79,10 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("the judge arize-phoenix is not installed (make judges)")
     folder, port = tmp_path_factory.mktemp("phoenix"), _free_port()
     settings = {"PORT": str(port), "GRPC_PORT": str(_free_port()), "HOST": "127.0.0.1", "WORKING_DIR": str(folder)}
-    env = {f"PHOENIX_{name}": value for name, value in settings.items()} | {"PHOENIX_TELEMETRY_ENABLED": "false"}
+    # It must look for nothing outside: that would take its start a minute where there is no network.
+    settings |= dict.fromkeys(("TELEMETRY_ENABLED", "ALLOW_EXTERNAL_RESOURCES"), "false")
+    settings |= dict.fromkeys(("AGENTS_DISABLE_WEB_ACCESS", "DISABLE_AGENT_ASSISTANT"), "true")
+    env = {f"PHOENIX_{name}": value for name, value in settings.items()}
     command = ["env", *(f"{name}={value}" for name, value in env.items()), str(python)]
     with _process([*command, "-m", "phoenix.server.main", "serve"], folder) as (process, log):
         address = f"http://127.0.0.1:{port}"

@@ -83,8 +83,9 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings |= dict.fromkeys(("TELEMETRY_ENABLED", "ALLOW_EXTERNAL_RESOURCES"), "false")
     settings |= dict.fromkeys(("AGENTS_DISABLE_WEB_ACCESS", "DISABLE_AGENT_ASSISTANT"), "true")
     env = {f"PHOENIX_{name}": value for name, value in settings.items()}
-    command = ["env", *(f"{name}={value}" for name, value in env.items()), str(python)]
-    with _process([*command, "-m", "phoenix.server.main", "serve"], folder) as (process, log):
+    # It says more than a pipe holds that nobody reads.
+    command = ["sh", "-c", 'exec env "$@" >said', "sh", *(f"{name}={value}" for name, value in env.items())]
+    with _process([*command, str(python), "-m", "phoenix.server.main", "serve"], folder) as (process, log):
         address = f"http://127.0.0.1:{port}"
         _until_ready(f"{address}/healthz", process, log)
         yield address

@@ -94,14 +94,14 @@ def _used(number: int) -> float:
 
 
 @contextmanager
-def _at_once(launcher: str) -> Generator[str]:
+def _at_once(launcher: Launcher) -> Generator[str]:
     """The same launcher without the line that it waits for: the interpreter's own package does not send one."""
-    script = Path(launcher).read_text(encoding="utf-8")
+    shell, _, script = launcher.command
     waits = "read -r go || exit 125\n"
     assert waits in script
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "launcher")
-        path.write_text(script.replace(waits, ""), encoding="utf-8")
+        path.write_text(f"#!{shell}\n{script.replace(waits, '')}", encoding="utf-8")
         path.chmod(0o700)
         yield str(path)
 
@@ -110,7 +110,7 @@ def bare(calls: int) -> Cost:
     """The interpreter alone."""
     launcher = Launcher(LIMITS.memory)
     with (
-        _at_once(launcher.path) as path,
+        _at_once(launcher) as path,
         monty.Monty(binary_path=path, min_processes=1, max_processes=1) as pool,
         pool.checkout(limits={"max_suspensions": 4 * calls}) as session,
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -13,8 +13,9 @@ from holdfast.effects import canonical
 from holdfast.errors import AgentInvalid, InvalidArgument, UsageError
 from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolResult, ToolSpec
 from holdfast.models import Model, model
+from holdfast.models.json_values import clip_text
 from holdfast.models.registry import check_model_name
-from holdfast.names import check_id
+from holdfast.names import check_id, default_or_given
 from holdfast.policy.admission import Admission
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import Budget, Limits
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from holdfast.sandbox.stubs import Stub
+    from holdfast.toolkits.agents import HandoffTool
     from holdfast.tools import AnyTool
 
 
@@ -65,7 +67,7 @@ class Output:
         if not problems:
             return None
         more = f"\n- and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
-        shown = "".join(f"\n- {_shorten_problem(problem)}" for problem in problems[:_MAX_PROBLEMS])
+        shown = "".join(f"\n- {clip_text(problem, _MAX_PROBLEM)}" for problem in problems[:_MAX_PROBLEMS])
         return f"Your answer does not have the shape that was asked for:{shown}{more}\nAnswer again, with JSON alone."
 
     def load(self, text: str) -> Any:  # a value of the wanted type
@@ -82,10 +84,6 @@ def strip_fences(text: str) -> str:
     """An answer without the code fences around it."""
     fenced = _FENCE.match(text)
     return fenced.group(1) if fenced else text
-
-
-def _shorten_problem(problem: str) -> str:
-    return problem if len(problem) <= _MAX_PROBLEM else f"{problem[:_MAX_PROBLEM]}..."
 
 
 def _schema_validator(schema: dict[str, Any]) -> tuple[Callable[[str], list[str]], Callable[[str], Any]]:
@@ -136,7 +134,6 @@ def _problem(path: list[Any], message: str) -> str:
     return f"{place}: {message}" if place else message
 
 
-T = TypeVar("T")
 Mode: TypeAlias = Literal["tools", "code"]
 """Working mode of a model: it calls tools, or writes programs that call them."""
 UNTRUSTED_NOTE: Final = (
@@ -144,13 +141,6 @@ UNTRUSTED_NOTE: Final = (
 )
 MAX_INSTRUCTIONS: Final = 1_000_000
 """Longest instructions, in characters."""
-
-
-def _default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
-    made = kind() if given is None else given
-    if not isinstance(made, kind):
-        raise InvalidArgument(what, given, wanted)
-    return made
 
 
 class Agent:
@@ -193,7 +183,7 @@ class Agent:
         self.name = check_id("agent", name)
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
         """Seconds that the model waits for a call before it goes to the background; None: no limit."""
-        self.limits = _default_or_given("limits", Limits, limits, "Limits")
+        self.limits = default_or_given("limits", Limits, limits, "Limits")
         if type(instructions) is not str or len(instructions) > MAX_INSTRUCTIONS:
             raise AgentInvalid(name, f"its instructions are not text of at most {MAX_INSTRUCTIONS:,} characters")
         if not isinstance(model, (str, Model, list, tuple)):
@@ -203,19 +193,16 @@ class Agent:
                 check_model_name(one)
         canonical.check(instructions)
         self.instructions = instructions
-        self.settings = _default_or_given("settings", Settings, settings, "Settings")
+        self.settings = default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _tools_by_name(name, tools)
-        if self.tools:
-            from holdfast.toolkits.agents import list_handoffs  # only where it is needed
-
-            if any(found.to == name for found in list_handoffs(self.tools)):
-                raise AgentInvalid(name, "it hands over to itself; name another agent")
+        if self.tools and any(found.to == name for found in self._prepared.handoffs.values()):
+            raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
         check_agent(name, [subject_of(tool) for tool in self.tools.values()], self.policy)
         self.hooks: tuple[Hooks, ...] = check_hooks(hooks)
-        self.admission = _default_or_given("admission", Admission, admission, "an Admission")
-        self.compaction = _default_or_given("compaction", Compaction, compaction, "a Compaction")
+        self.admission = default_or_given("admission", Admission, admission, "an Admission")
+        self.compaction = default_or_given("compaction", Compaction, compaction, "a Compaction")
         self._model = model
         self.mode: Mode = mode
         self.sandbox = sandbox
@@ -224,7 +211,7 @@ class Agent:
             raise InvalidArgument("mode", mode, "'tools' or 'code'")
         if sandbox is not None and not isinstance(sandbox, Sandbox):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("sandbox", sandbox, "a Sandbox")
-        self.program_limits = _default_or_given("program_limits", ProgramLimits, program_limits, "ProgramLimits")
+        self.program_limits = default_or_given("program_limits", ProgramLimits, program_limits, "ProgramLimits")
         if mode == "code":
             _ = self._prepared.stubs  # tools that can't be functions are an error now
         elif sandbox is not None or program_limits is not None:
@@ -294,10 +281,9 @@ class PreparedAgent:
         if self._agent.mode == "tools":
             return tools
         from holdfast.sandbox.stubs import program_tool  # only where it is needed
-        from holdfast.toolkits.agents import find_handoff
 
         made = program_tool()
-        return {made.name: made, **{name: tool for name, tool in tools.items() if find_handoff(tool) is not None}}
+        return {made.name: made, **{name: tools[name] for name in self.handoffs}}
 
     @cached_property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -308,10 +294,9 @@ class PreparedAgent:
     def stubs(self) -> tuple[Stub, ...]:
         """The functions that programs of this agent can call."""
         from holdfast.sandbox.stubs import program_stubs  # only where it is needed
-        from holdfast.toolkits.agents import find_handoff
 
         # No handoffs: a program ends before another agent takes over.
-        tools = (tool.spec for tool in self._agent.tools.values() if find_handoff(tool) is None)
+        tools = (tool.spec for name, tool in self._agent.tools.items() if name not in self.handoffs)
         return program_stubs(tools, self._output_spec)
 
     @cached_property
@@ -382,24 +367,23 @@ class PreparedAgent:
     # ---- other agents ----
 
     @cached_property
-    def has_sub_agents(self) -> bool:
+    def sub_agents(self) -> list[Agent]:
         from holdfast.toolkits.agents import list_sub_agents  # only where it is needed
 
-        return any(True for _ in list_sub_agents(self._agent.tools))
+        return list(list_sub_agents(self._agent.tools))
 
     @cached_property
-    def has_handoffs(self) -> bool:
-        from holdfast.toolkits.agents import list_handoffs  # only where it is needed
+    def handoffs(self) -> dict[str, HandoffTool]:
+        """The handoffs among its tools, by name."""
+        from holdfast.toolkits.agents import find_handoff  # only where it is needed
 
-        return any(True for _ in list_handoffs(self._agent.tools))
+        tools = self._agent.tools.items()
+        return {name: found for name, tool in tools if (found := find_handoff(tool)) is not None}
 
     @property
     def other_agents(self) -> list[Agent]:
         """The sub-agents, and the agents that this one hands over to."""
-        from holdfast.toolkits.agents import list_handoffs, list_sub_agents  # only where it is needed
-
-        tools = self._agent.tools
-        named = [*list_sub_agents(tools), *(found.agent for found in list_handoffs(tools))]
+        named = [*self.sub_agents, *(found.agent for found in self.handoffs.values())]
         return [found for found in named if isinstance(found, Agent)]
 
     # ---- for its calls and turns ----
@@ -442,7 +426,7 @@ class PreparedAgent:
     @cached_property
     def tracks_taint(self) -> bool:
         """True if the policy of this agent, or of a handoff target, depends on taint."""
-        return self.checks_calls or self.has_handoffs
+        return self.checks_calls or bool(self.handoffs)
 
     def taint_of_tools(self, heard: Mapping[str, str], session: str = "") -> Taint:
         """The taint of a conversation that contains results of these tools; the values are the keys of the calls."""

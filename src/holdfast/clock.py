@@ -1,12 +1,16 @@
-"""Clocks: wall time, and monotonic time that all processes of one boot share."""
+"""Clocks: wall time, monotonic time that all processes of one boot share, and the working time of a session."""
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from holdfast.names import is_turn_id
+from holdfast.records import Ended, Parked, Record, Resumed, Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,3 +77,40 @@ def _boot_id(_pid: int) -> str:
         return f"{boot} {Path('/proc/self/ns/time').readlink()}"
     except OSError:
         return boot
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Measures the working time of a session from its records, fed in order."""
+
+    total: int = 0
+    """Milliseconds of work up to the last record."""
+    _run: str = ""
+    """The turn under way; empty without one."""
+    _since: int = 0
+
+    def take(self, record: Record) -> tuple[int, int] | None:
+        """Count the time up to a record; returns the counted interval, if any."""
+        kind = type(record)
+        if kind is Started or kind is Resumed:
+            run = getattr(record, "run", "")
+            if is_turn_id(run):
+                self._run, self._since = run, record.at
+            return None
+        if not self._run:
+            return None
+        since, self._since = self._since, record.at
+        if (kind is Parked or kind is Ended) and getattr(record, "run", "") == self._run:
+            self._run = ""
+        if since >= record.at:
+            return None
+        self.total += record.at - since
+        return since, record.at
+
+    def stop(self) -> None:
+        """Stop measuring, where a fork begins."""
+        self._run = ""
+
+    def last(self, now: int) -> int:
+        """The time up to which `total` counts: the last record during a turn, else now."""
+        return min(self._since, now) if self._run else now

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.names import check_int
+from holdfast.errors import InvalidArgument
+from holdfast.names import check_int, check_number
 
 FinishReason = Literal[
     "stop", "tool_calls", "output_limit", "refusal", "content_filter", "context_overflow", "cancelled"
@@ -196,21 +196,15 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
                 check_int(f"settings.{name}", getattr(self, name), least=1)
         if self.seed is not None:
             check_int("settings.seed", self.seed, least=-(2**63), most=2**63 - 1)
-        _check_number("settings.temperature", self.temperature, most=2)
-        _check_number("settings.top_p", self.top_p, most=1)
+        for name, most in (("temperature", 2), ("top_p", 1)):
+            if getattr(self, name) is not None:
+                check_number(f"settings.{name}", getattr(self, name), most=most)
         _check_choice("settings.effort", self.effort, (None, *get_args(Effort)))
         _check_choice("settings.tool_choice", self.tool_choice, get_args(ToolChoice))
         _check_choice("settings.parallel_tool_calls", self.parallel_tool_calls, (None, True, False))
         _check_choice("settings.cache", self.cache, (True, False))
         msgspec.structs.force_setattr(self, "stop", _check_stops(self.stop))
         _check_fields("settings.extra", self.extra)
-
-
-def _check_number(what: str, value: object, *, most: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise InvalidNumber(what, value, f"it must be a number from 0 to {most}")
 
 
 def _check_choice(what: str, value: object, choices: tuple[object, ...]) -> None:

@@ -1,13 +1,16 @@
-"""Checks of ids, names, texts and integers before they are stored."""
+"""Checks of ids, names, texts, numbers, lists of words and options."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeVar, cast
 
-from holdfast.errors import InvalidId, InvalidNumber
+from holdfast.errors import InvalidArgument, InvalidId, InvalidNumber
 
+T = TypeVar("T")
 STORE_FOLDER = ".holdfast"
 """Default folder of stores; no toolkit reaches it."""
 MAX_ID = 256
@@ -98,6 +101,35 @@ def check_int(what: str, value: object, *, least: int = 0, most: int = MAX_INT) 
     return value
 
 
+def check_number(what: str, value: object, *, above: bool = False, most: float = math.inf) -> float:
+    """Return a finite number from 0 to `most`, with `above` not zero; raises `InvalidNumber` for any other value."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidNumber(what, value, "it must be a finite number")
+    if value < 0 or (above and value == 0):
+        raise InvalidNumber(what, value, "it must be above 0" if above else "it must be 0 or more")
+    if value > most:
+        raise InvalidNumber(what, value, f"it must be at most {most:,}")
+    return value
+
+
+def check_words(what: str, value: object, wanted: str = "a list of words") -> tuple[str, ...]:
+    """Return the texts in a list, or raise `InvalidArgument`. One text alone is no list."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        given = tuple(cast("Iterable[object]", value))
+        words = tuple(word for word in given if isinstance(word, str))
+        if len(words) == len(given):
+            return words
+    raise InvalidArgument(what, cast("object", value), wanted)
+
+
+def default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
+    """Return an option of the type `kind`, which is `kind()` where None is given."""
+    made = kind() if given is None else given
+    if not isinstance(made, kind):
+        raise InvalidArgument(what, given, wanted)
+    return made
+
+
 PROCESS_PREFIX: Final = "process/"
 TRIGGER_PREFIX: Final = "trigger/"
 TRIGGER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
@@ -117,6 +149,12 @@ def is_process_journal(journal: str) -> bool:
 def is_trigger_id(id: str) -> bool:
     """True for the journal of a trigger. No session has such an id."""
     return id.startswith(TRIGGER_PREFIX) and TRIGGER_NAME.fullmatch(id.removeprefix(TRIGGER_PREFIX)) is not None
+
+
+def is_turn_id(id: str) -> bool:
+    """True for the id of a turn: ``t`` and the number of the input that began it."""
+    number = id[1:]
+    return id[:1] == "t" and id[1:2] != "0" and len(number) <= 18 and number.isascii() and number.isdigit()
 
 
 def is_session_id(id: str) -> bool:

@@ -21,8 +21,8 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidId, UsageError, WorldError
 from holdfast.errors.fields import ErrorFields
-from holdfast.filelocks import lock_file
 from holdfast.names import check_id, check_name, check_string
+from holdfast.plainfiles import lock_file, read_plain_file, sync_folder, write_new_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -470,7 +470,7 @@ class Profiles:
                 if self.default() == name:
                     (self.folder / _DEFAULT).unlink()
             path.unlink()
-            _sync(self.folder)
+            sync_folder(self.folder)
 
     def set_default(self, name: str | None) -> None:
         """Set the default profile; None: no default."""
@@ -478,7 +478,7 @@ class Profiles:
         with self._lock():
             if path is None:
                 (self.folder / _DEFAULT).unlink(missing_ok=True)
-                _sync(self.folder)
+                sync_folder(self.folder)
             elif not path.exists():
                 raise ProfileUnknown(str(name), self.names())
             else:
@@ -496,7 +496,7 @@ class Profiles:
         for parent in reversed([parent for parent in (self.folder, *self.folder.parents) if not parent.exists()]):
             with suppress(FileExistsError):
                 parent.mkdir(mode=0o700)
-            _sync(parent.parent)
+            sync_folder(parent.parent)
         self._trust_folder()
         lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -510,38 +510,26 @@ class Profiles:
 
     def _write(self, path: Path, data: bytes) -> None:
         new = self.folder / f"{_NEW_PREFIX}{secrets.token_hex(8)}"
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            with open(handle, "wb") as file:  # noqa: PTH123  it is open already
-                os.fchmod(file.fileno(), 0o600)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            write_new_file(new, data)
             crash_point("profiles.written")
             new.replace(path)
         except BaseException:
             new.unlink(missing_ok=True)
             raise
         crash_point("profiles.renamed")
-        _sync(self.folder)
+        sync_folder(self.folder)
 
 
 def _read(path: Path, name: str) -> bytes | None:
     """Read a file; None if it does not exist. Raises `ProfilesUnsafe` if another user can write to it."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        found, data = read_plain_file(path, _MAX_BYTES + 1)
     except FileNotFoundError:
         return None
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise ProfileInvalid(name, "it is no regular file")
-        _check_owner(path, found, "chmod 600")
-        data = b""
-        while len(data) <= _MAX_BYTES and (part := os.read(handle, _MAX_BYTES)):
-            data += part
-    finally:
-        os.close(handle)
+    if not stat.S_ISREG(found.st_mode):
+        raise ProfileInvalid(name, "it is no regular file")
+    _check_owner(path, found, "chmod 600")
     if len(data) > _MAX_BYTES:
         raise ProfileInvalid(name, f"its file is larger than {_MAX_BYTES:,} bytes")
     return data
@@ -552,14 +540,6 @@ def _check_owner(path: Path, found: os.stat_result, remedy: str) -> None:
         raise ProfilesUnsafe(path, "it belongs to another user", f"name a folder of your own with {FOLDER_VARIABLE}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ProfilesUnsafe(path, "others may write to it", f"{remedy} makes it yours alone")
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def missing_secrets(profile: Profile, environ: Mapping[str, str]) -> dict[str, SecretReference]:

@@ -13,8 +13,8 @@ from tests.patience import PATIENCE, stopwatch
 
 import holdfast as hf
 from holdfast.errors import InvalidNumber
+from holdfast.runtime.drive import TURNSTILE_WIDTH
 from holdfast.runtime.runtime import MAX_RUNTIMES
-from holdfast.runtime.session_driver import TURNSTILE_WIDTH
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:

@@ -577,7 +577,7 @@ class ModelDisk:
         row = self._known(journal)
         for pos in self._positions[row.no]:
             found = self._feed[pos - 1]
-            yield RawRecord(journal, found.seq, pos, found.epoch, True, found.body)
+            yield RawRecord(found.seq, pos, found.epoch, True, found.body)
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
         for digest in self.blobs:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance import store_laws
 
 from holdfast.errors import HoldfastError
 from holdfast.records import Started
@@ -14,6 +15,7 @@ from holdfast.store.contract import Command
 from holdfast.store.transaction import OpenJournal
 from holdfast.testing import MemoryBackend, MemoryDisk
 from holdfast.testing.conformance import Case, cases
+from holdfast.testing.conformance.suite import cases_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,7 +33,7 @@ class _MemoryStores:
             yield store
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", [*cases(), *cases_in(store_laws)], ids=str)
 async def test_the_memory_backend_keeps_the_contract(case: Case) -> None:
     await case.run(_MemoryStores())
 

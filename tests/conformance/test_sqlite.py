@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance import store_laws
 
 from holdfast.store import Store
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing.conformance import Case, cases
+from holdfast.testing.conformance.suite import cases_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -30,6 +32,6 @@ class _SqliteStores:
             yield store
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", [*cases(), *cases_in(store_laws)], ids=str)
 async def test_the_sqlite_backend_keeps_the_contract(case: Case, tmp_path: Path) -> None:
     await case.run(_SqliteStores(tmp_path / "store.db", "power"))

@@ -282,8 +282,8 @@ async def test_a_worker_that_can_t_be_started_is_told(
     broken.write_text("#!/bin/sh\nexit 125\n", encoding="utf-8")
     broken.chmod(0o755)
 
-    def confined(_launcher: worker.Launcher, _memory: int) -> str:
-        return str(broken)
+    def confined(_launcher: worker.Launcher, _memory: int) -> list[str]:
+        return [str(broken)]
 
     monkeypatch.setattr(worker.Launcher, "_confined", confined)
     program = await start(sandbox)
@@ -356,7 +356,7 @@ from holdfast.sandbox.worker import discard_process, spawn
 ctypes.CDLL(None).prctl(36, 1)  # what is left of a process becomes a child of this one
 launcher = Launcher(2**26)
 for number in range(100):
-    made = spawn(launcher.path, confined=True)
+    made = spawn(launcher)
     time.sleep(number / 10000)
     discard_process(made)
 def left():

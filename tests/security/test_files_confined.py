@@ -624,14 +624,14 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file_and_the_ne
     program = (
         "import os, signal, sys; from pathlib import Path;"
         "from holdfast.toolkits.files import FileLimits; from holdfast.toolkits.files.workspace import open_by_walk;"
-        "from holdfast.toolkits.files.workspace import Workspace, WorkspacePath, make_protection;"
+        "from holdfast.toolkits.files.workspace import Workspace, make_protection; from pathlib import PurePosixPath;"
         "from holdfast.toolkits.files.edits import FileWriter"
         "\ndef dying(*args, **more):"
         "\n    number = open_by_walk(*args, **more)"
         "\n    if more.get('mode'): os.write(number, b'half'); os.kill(os.getpid(), signal.SIGKILL)"
         "\n    return number"
         "\nworkspace = Workspace(Path(sys.argv[1]), opener=dying)"
-        "\nFileWriter(workspace, make_protection(), FileLimits()).write(WorkspacePath(('sub', 'secret.txt')), 'whole')"
+        "\nFileWriter(workspace, make_protection(), FileLimits()).write(PurePosixPath('sub/secret.txt'), 'whole')"
     )
     done = subprocess.run([sys.executable, "-c", program, str(inside)], check=False)
     assert done.returncode == -signal.SIGKILL

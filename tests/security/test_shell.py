@@ -201,10 +201,11 @@ async def test_a_folder_of_the_user_that_looks_like_a_stand_in_is_kept_with_what
 def test_stand_ins_outlast_any_number_of_commands_but_the_last(workspace: Path) -> None:
     """Threads protect and let go at once; whoever is protected finds the name there."""
     missing: list[str] = []
+    root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
 
     def work() -> None:
         for _ in range(30):
-            held = StandIns(str(workspace), make_protection().literals)
+            held = StandIns(str(workspace), root, make_protection().literals)
             missing.extend(name for name in PROTECTED if not (workspace / name.partition("/")[0]).is_dir())
             held.release()
 
@@ -214,7 +215,8 @@ def test_stand_ins_outlast_any_number_of_commands_but_the_last(workspace: Path) 
     for thread in threads:
         thread.join()
     assert missing == []
-    StandIns(str(workspace), make_protection().literals).release()
+    StandIns(str(workspace), root, make_protection().literals).release()
+    os.close(root)
     assert os.listdir(workspace) == []
 
 

@@ -24,6 +24,7 @@ from holdfast.agent import Agent
 from holdfast.cli.options import CallInvalid
 from holdfast.cli.output import printable, stderr
 from holdfast.errors import JournalMissing, UsageError
+from holdfast.plainfiles import read_plain_file, sync_folder, write_new_file
 from holdfast.store import Journal, Store
 
 
@@ -131,7 +132,7 @@ def _raising_line(error: BaseException) -> str:
 # ---- recording -------------------------------------------------------------------------------------------------------
 
 _MOST_BYTES: Final = 4 * 1024 * 1024
-"""A larger file is rewritten with its newest entries when the next one is added."""
+"""A larger file keeps its newest entries when the next one is added."""
 _MOST_ENTRIES: Final = 5_000
 _MOST_ANCESTORS: Final = 1_000
 
@@ -239,16 +240,15 @@ def _confirmed_references() -> Path | None:
 
 def _read(path: Path) -> list[AgentReference]:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        found, data = read_plain_file(path, 2 * _MOST_BYTES, follow=False)
     except FileNotFoundError:
         return []
-    with open(handle, "rb") as file:  # noqa: PTH123  it is open already
-        _check_owner(path, handle)
-        return _parse_entries(file.read(2 * _MOST_BYTES))
+    _check_owner(path, found)
+    return _parse_entries(data)
 
 
 def _parse_entries(data: bytes) -> list[AgentReference]:
-    """Parse the entries. A power cut may leave part of a line, which is skipped."""
+    """Parse the entries. An earlier release may have left part of a line at a power cut, which is skipped."""
     found: list[AgentReference] = []
     for line in data.split(b"\n"):
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
@@ -256,13 +256,12 @@ def _parse_entries(data: bytes) -> list[AgentReference]:
     return found
 
 
-def _check_owner(path: Path, handle: int) -> None:
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode):
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
         reason, remedy = "it is no regular file", "rm"
-    elif about.st_uid != os.geteuid():
+    elif found.st_uid != os.geteuid():
         reason, remedy = "it belongs to another user", "rm"
-    elif about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         reason, remedy = "others may write to it", "chmod 600"
     else:
         return
@@ -270,44 +269,32 @@ def _check_owner(path: Path, handle: int) -> None:
 
 
 def _add(path: Path, entry: AgentReference) -> None:
-    """Append an entry durably, unless it is the newest of its session or, without a session, already present."""
+    """Add an entry durably, unless it is the newest of its session or, without a session, already present."""
     with _lock(path) as handle:
-        data = os.pread(handle, 2 * _MOST_BYTES, 0)
-        newest = {found.session or found: found for found in _parse_entries(data)}
+        newest = {found.session or found: found for found in _parse_entries(os.pread(handle, 2 * _MOST_BYTES, 0))}
         if newest.pop(entry.session or entry, None) == entry:
             return
-        line = b"\n" if data and not data.endswith(b"\n") else b""
-        line += msgspec.json.encode(entry) + b"\n"
-        if len(data) + len(line) > _MOST_BYTES:
-            newer = [*list(newest.values())[1 - _MOST_ENTRIES :], entry]
-            _replace(path, b"".join(msgspec.json.encode(found) + b"\n" for found in newer))
-            return
-        os.write(handle, line)
-        os.fsync(handle)
+        lines = [msgspec.json.encode(found) + b"\n" for found in (*newest.values(), entry)]
+        if sum(map(len, lines)) > _MOST_BYTES:
+            lines = lines[-_MOST_ENTRIES:]
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        write_new_file(new, b"".join(lines))
+        new.replace(path)
+        sync_folder(path.parent)
 
 
 @contextmanager
 def _lock(path: Path) -> Generator[int]:
-    """Open the file to append to it; one process writes at a time."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """Open the file to replace it; one process writes at a time."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         handle = os.open(path, flags, 0o600)
         try:
-            _check_owner(path, handle)
+            _check_owner(path, os.fstat(handle))
             fcntl.flock(handle, fcntl.LOCK_EX)
             if path.stat().st_ino == os.fstat(handle).st_ino:  # else another process has just replaced the file
                 yield handle
                 return
         finally:
             os.close(handle)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(handle, "wb") as file:  # noqa: PTH123  it is open already
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

@@ -34,7 +34,7 @@ from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN, decide
 from holdfast.processes.keys import process_id_of, signal_name
 from holdfast.processes.keys import wait_label as label_of
-from holdfast.processes.lists import glance_process
+from holdfast.processes.lists import glance_process, read_pages
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.runtime import Runtime
@@ -453,7 +453,7 @@ def _approval_item(found: Approval, path: Path) -> InboxItem:
 async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
     items: list[InboxItem] = []
     for kind in ("session", "process"):  # processes: background calls and durable functions
-        async for line in sessions.read_journals(store, kind=kind, status="waiting"):
+        async for line in read_pages(store.journals, kind=kind, status="waiting"):
             try:
                 if line.quarantine is not None:
                     raise errors.JournalQuarantined(line.id, line.quarantine)

@@ -17,10 +17,9 @@ _NEW_KEY: Final = "Make another key for a store whose key is lost. Rules, and an
 
 
 def doctor(
+    shell: options.Shell,
     path: Annotated[Path | None, options.argument("[STORE]", "The store file, if not the one of --store.")] = None,
     *,
-    store: options.Store = options.DEFAULT_STORE,
-    as_json: Annotated[bool, options.flag("Print the report as JSON.", "--json")] = False,
     seconds: Annotated[float, options.option("N", "Stop after so long; the report names the rest.", min=0)] = 300.0,
     new_key: Annotated[bool, options.flag(_NEW_KEY, "--new-key")] = False,
 ) -> int:
@@ -29,23 +28,23 @@ def doctor(
     Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
     """
     if path is None:
-        options.require_store(store)
-        path = store
+        options.require_store(shell.store)
+        path = shell.store
     if new_key:
         renew_key(path, clock.wall_time())
         typer.echo(f"{path} has a new key; rules and answers that were not used yet are dropped, tokens are void")
-    out, progress = output.stdout(), output.ProgressLine("checking journal {:,} of {:,}")
+    progress = output.ProgressLine("checking journal {:,} of {:,}")
     try:
         health = examine(path, progress.show, spend_of_record, seconds=seconds)
     except errors.HoldfastError as error:
         progress.clear()
-        if as_json:
-            out.json({"path": str(path), "healthy": False, "problems": [str(error)]})
+        if shell.as_json:
+            output.stdout().json({"path": str(path), "healthy": False, "problems": [str(error)]})
         else:
             output.stderr().line(f"doctor: {output.printable(str(error))}")
         return options.FAILED
     progress.clear()
-    options.Printer(as_json=as_json).print(health, lambda _: map(output.printable, _lines(health)))
+    shell.print(health, lambda _: map(output.printable, _lines(health)))
     return 0 if health.healthy else options.FAILED
 
 

@@ -209,8 +209,7 @@ async def edit(scope: ScopeArgument, key: KeyArgument, *, store: options.Store =
     If the entry changes meanwhile, your text becomes an entry of its own, and the exit code is 1.
     """
     async with _open_memory(store) as opened:
-        before = await Memory(opened, scope).get(key)
-        await opened.memory_history(scope, key, 1)  # refuses an invalid key before the person writes anything
+        before = await Memory(opened, scope).get(key)  # refuses an invalid key before the person writes anything
     old = "" if before is None else before.value
     draft = Draft(f"{file_name_of(key)}{SUFFIX}", old)
     text = draft.edit(may_fail=True)  # the store is not open meanwhile: a person may take days

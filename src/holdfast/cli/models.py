@@ -48,12 +48,12 @@ def list_models(printer: options.Printer) -> None:
         "KEY": _key_state,
         "ADDRESS": lambda line: line.base_url or f"not set: {' and '.join(line.variables)}, or base_url=",
     }
-    found = {_key_state(line) for line in lines if line.key}
 
     def table_lines(out: output.Terminal) -> list[str]:
-        return output.table_of(
-            out, lines, columns, lambda key: out.paint(key, "green" if key in found else "dim"), painted=("KEY",)
-        )
+        def paint(key: str) -> str:
+            return out.paint(key, "green" if key.endswith(" is set") else "dim")
+
+        return output.table_of(out, lines, columns, paint, painted=("KEY",))
 
     printer.print(lines, table_lines)
 

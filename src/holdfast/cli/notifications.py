@@ -7,6 +7,7 @@ from typing import Annotated, cast
 from holdfast.cli import options, output, sessions
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, Shell, argument, option
 from holdfast.clock import wall_time
+from holdfast.processes.lists import read_pages
 from holdfast.store import Store
 from holdfast.store.notifications import Notification, NotificationState, SettledByHand
 from holdfast.toolkits.timers import TIMER_KIND
@@ -18,9 +19,7 @@ notifications = CommandGroup()
 async def list_notifications(
     shell: Shell,
     *,
-    session: Annotated[
-        str | None, option("ID", "Only those for this session; the beginning of its id is enough.", "--session", "-S")
-    ] = None,
+    session: options.OfSession = None,
     state: Annotated[
         str | None, option("STATE", "Only queued, claimed, acknowledged, cancelled, expired or dead ones.")
     ] = None,
@@ -72,8 +71,7 @@ async def read_notifications(
 ) -> list[Notification]:
     """Read up to `limit` notifications, newest first."""
     found: list[Notification] = []
-    size = min(limit, store.limits.page)
-    async for each in sessions.read_pages(lambda last: store.notifications(journal, state, before=last, limit=size)):
+    async for each in read_pages(store.notifications, journal=journal, state=state, limit=limit):
         found.append(each)
         if len(found) == limit:
             break

@@ -220,6 +220,10 @@ Yes = Annotated[
 Session = Annotated[
     str | None, option("ID", "Continue this session; the beginning of its id is enough.", "--session", "-S")
 ]
+OfSession = Annotated[
+    str | None,
+    option("ID", "Only those of this session; the beginning of its id is enough.", "--session", "-S"),
+]
 As = Annotated[str | None, option("ID", "The exact id of the session, which is made if there is none.", "--as")]
 Json = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
 Limit = Annotated[int, option("N", "Print at most this many.", min=1)]

@@ -10,9 +10,10 @@ import msgspec
 from holdfast.agent import Agent, prepare
 from holdfast.cli import agents, approvals, options, output
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
-from holdfast.cli.sessions import edit_runtime, read_pages, view_runtime
+from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.policy.rules import Decision, ListedRule, Policy, Rule, Taint, Verdict, decide
 from holdfast.policy.rules import list_rules as tried
+from holdfast.processes.lists import read_pages
 from holdfast.store.waits import EVERY_AGENT, StoredRule
 from holdfast.tools import Complaint
 
@@ -158,7 +159,6 @@ def _listing_lines(out: output.Terminal, listing: PolicyListing) -> list[str]:
 # ---- rules -----------------------------------------------------------------------------------------------------------
 
 
-_PAGE: Final = 200
 rules = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[AGENT | rm NUMBER]")
 AllOption = Annotated[bool, flag("Also those that were removed.", "--all", "-a")]
 
@@ -203,7 +203,7 @@ async def _print_rules(shell: Shell, agent: str | None, *, every: bool) -> None:
         if agent is not None and not every:
             found = await store.rules(agent)
         else:  # in the order in which they were stored
-            rules = [rule async for rule in read_pages(lambda last: store.rule_history(before=last, limit=_PAGE))]
+            rules = [rule async for rule in read_pages(store.rule_history)]
             whose = {rule.agent for rule in rules} if agent is None else {agent, EVERY_AGENT}
             found = [rule for rule in rules[::-1] if (every or rule.removed_at is None) and rule.agent in whose]
 

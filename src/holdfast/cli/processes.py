@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import ModuleType
-from typing import Annotated, Any, Final, TypeVar, cast, get_args
+from typing import Annotated, Any, Final, cast, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.cli.output import Terminal, duration, json_text, one_line, printab
 from holdfast.processes.context import process_value
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.keys import PROCESS_ROLE, TASK_ROLE, process_id_of, process_journal
-from holdfast.processes.lists import ProcessEvent, ProcessLine, StuckProcess, glance_process
+from holdfast.processes.lists import ProcessEvent, ProcessLine, StuckProcess, glance_process, read_pages
 from holdfast.processes.service import Process
 from holdfast.processes.state import ProcessState, TaskStatus
 from holdfast.runtime.open import open as open_runtime
@@ -32,7 +32,6 @@ _CANCEL_TIMEOUT: Final = 2.0
 """Seconds that `cancel` waits for the end."""
 
 _UNDER_WAY: Final = frozenset(("running", "waiting"))
-T = TypeVar("T")
 
 processes = CommandGroup(cls=options.NamedGroup, subcommand_metavar="[ID | COMMAND ...]")
 ProcessArgument = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
@@ -271,7 +270,7 @@ async def cancel(id: ProcessArgument, *, reason: options.Reason = "", store: opt
     async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         asked = await runtime.processes.request_cancel(found, reason)
-        return await _settle(runtime, found, "cancelled", in_time=asked != "too_late")
+        return await _settle(runtime, process_journal(found), "cancelled", in_time=asked != "too_late")
 
 
 @processes.command()
@@ -280,7 +279,7 @@ async def abandon(id: ProcessArgument, *, reason: options.Reason = "", store: op
     async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         asked = await runtime.processes.abandon(found, reason, by="the command line")
-        return await _settle(runtime, found, "abandoned", in_time=asked != "too_late")
+        return await _settle(runtime, process_journal(found), "abandoned", in_time=asked != "too_late")
 
 
 @processes.command()
@@ -290,31 +289,27 @@ async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store:
     async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
         won = await runtime.processes.settle_outside(found, {"value": result})
-        return await _settle(runtime, found, "completed", in_time=won)
+        return await _settle(runtime, process_journal(found), "completed", in_time=won)
 
 
-async def _settle(runtime: Runtime, id: str, wanted: str, *, in_time: bool) -> int:
+async def _settle(runtime: Runtime, journal: str, wanted: str, *, in_time: bool) -> int:
     """Act on the request here if no worker runs the process; print the process's end, and return the exit code."""
+    store, id = runtime.store, process_id_of(journal)
     if in_time:
-        await runtime.processes.settle(process_journal(id))
-    line = await _wait_until_over(
-        runtime.store, lambda: runtime.processes.line(id), lambda line: line.status not in _UNDER_WAY
-    )
-    if line.status in _UNDER_WAY:
-        stdout().line(f"asked for: {id} is {line.status}; whoever runs it has yet to see to it")
-        return options.FAILED
-    return sessions.print_end(id, wanted, line.status, in_time=in_time)
-
-
-async def _wait_until_over(store: Store, read: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]) -> T:
-    """Read a state repeatedly until it is over, for a short time."""
-    version, state = store.version, await read()
+        await runtime.processes.settle(journal)
+    version, state = store.version, await runtime.processes.read(journal)
     with suppress(TimeoutError):
         async with asyncio.timeout(_CANCEL_TIMEOUT):
-            while not is_over(state):
+            while not state.over:
                 await store.changed(version, None)
-                version, state = store.version, await read()
-    return state
+                version, state = store.version, await runtime.processes.read(journal)
+    if not state.over:
+        pid = (await sessions.read_drivers(store)).get(journal)
+        who = f"process {pid}" if pid else "whoever opens the store next"
+        stdout().line(f"asked for: {who} has yet to stop {id}, which is {state.status}")
+        return options.FAILED
+    reasons = () if state.error is None else (one_line(text, 200) for text in (state.error.kind, state.error.message))
+    return sessions.print_end(id, wanted, state.status, *reasons, in_time=in_time)
 
 
 @processes.command()
@@ -357,19 +352,21 @@ async def prune(
     shell.print(report, lambda _: map(printable, lines))
 
 
-async def find_process(store: Store, given: str) -> str:
-    """The id of the process with the id `given`, or the only one that begins with it."""
-    try:
-        if (await store.journal(process_journal(given))).role == PROCESS_ROLE:
-            return given
-    except errors.JournalPruned as error:
-        raise errors.ProcessPruned(given, error.status, error.at) from None
-    except errors.JournalMissing:
-        pass
-    ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=PROCESS_ROLE)]
-    found = sessions.match_beginning(ids, given)
+async def find_process(store: Store, given: str, role: str = PROCESS_ROLE) -> str:
+    """The id of the process or task with the id `given`, or the only one that begins so; 'task-' may be left out."""
+    beginnings = (given,) if role == PROCESS_ROLE else (given, f"task-{given}")
+    for id in beginnings:
+        try:
+            if (await store.journal(process_journal(id) if role == PROCESS_ROLE else id)).role == role:
+                return id
+        except errors.JournalPruned as error:
+            raise errors.ProcessPruned(given, error.status, error.at) from None
+        except errors.JournalMissing:
+            continue
+    ids = [process_id_of(line.id) async for line in read_pages(store.journals, role=role)]
+    found = sessions.match_beginning(ids, *beginnings)
     if found is None:
-        raise errors.ProcessUnknown(given)
+        raise errors.ProcessUnknown(given) if role == PROCESS_ROLE else errors.TaskUnknown(given)
     return found
 
 
@@ -402,9 +399,7 @@ class TaskLine(msgspec.Struct, frozen=True):
 async def list_tasks(
     shell: Shell,
     *,
-    session: Annotated[
-        str | None, option("ID", "Only those of this session; the beginning of its id is enough.", "--session", "-S")
-    ] = None,
+    session: options.OfSession = None,
     status: Annotated[
         str | None,
         option("STATUS", "Only created, running, waiting, succeeded, failed, cancelled or interrupted ones."),
@@ -422,9 +417,7 @@ async def list_tasks(
         journal = None if session is None else (await sessions.find_session(runtime.store, session)).id
         wanted, pids = cast("TaskStatus | None", status), await sessions.read_drivers(runtime.store)
         lines: list[TaskLine] = []
-        async for task in sessions.read_pages(
-            lambda last: runtime.tasks.list(session=journal, status=wanted, before=last, limit=max(limit, 50))
-        ):
+        async for task in read_pages(runtime.tasks.list, session=journal, status=wanted, limit=max(limit, 50)):
             if task.quarantine is None:  # `doctor` names damaged journals
                 lines.append(_task_line(await glance_process(runtime.store, task.id), pids.get(task.id)))
             if len(lines) == limit:
@@ -464,7 +457,7 @@ def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
 async def show_task(shell: Shell, id: TaskArgument) -> None:
     """Show a task: its arguments, its status and its result."""
     async with sessions.view_runtime(shell.store) as runtime:
-        found = await find_task(runtime.store, id)
+        found = await find_process(runtime.store, id, TASK_ROLE)
         state = await runtime.tasks.task(found)
         result = await runtime.tasks.result(state)
         line = _task_line(state, (await sessions.read_drivers(runtime.store)).get(found))
@@ -506,30 +499,6 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
     Exit code 0 if it was cancelled, 1 if it was too late.
     """
     async with sessions.edit_runtime(store) as runtime:
-        found = await find_task(runtime.store, id)
+        found = await find_process(runtime.store, id, TASK_ROLE)
         asked = await runtime.tasks.cancel(found, reason)
-        if asked != "too_late":
-            await runtime.processes.settle(found)
-        state = await _wait_until_over(runtime.store, lambda: runtime.tasks.task(found), lambda state: state.over)
-        pid = (await sessions.read_drivers(runtime.store)).get(found)
-    if not state.over:
-        who = f"process {pid}" if pid else "whoever opens the store next"
-        stdout().line(f"asked for: {who} has yet to stop {found}")
-        return options.FAILED
-    reasons = () if state.error is None else (one_line(text, 200) for text in (state.error.kind, state.error.message))
-    return sessions.print_end(found, "cancelled", state.status, *reasons, in_time=asked != "too_late")
-
-
-async def find_task(store: Store, given: str) -> str:
-    """The id of the task with the id `given`, or the only one that begins with it; 'task-' may be left out."""
-    for id in (given, f"task-{given}"):
-        try:
-            if (await store.journal(id)).role == TASK_ROLE:
-                return id
-        except errors.JournalMissing:
-            continue
-    ids = [process_id_of(line.id) async for line in sessions.read_journals(store, role=TASK_ROLE)]
-    found = sessions.match_beginning(ids, given, f"task-{given}")
-    if found is None:
-        raise errors.TaskUnknown(given)
-    return found
+        return await _settle(runtime, found, "cancelled", in_time=asked != "too_late")

@@ -74,10 +74,7 @@ def show(printer: options.Printer, context: typer.Context, name: SomeNameArgumen
     if meant is None:
         raise options.CallInvalid("no profile is in use: name one")
     found = _profiles().get(meant)
-    if printer.as_json:
-        output.stdout().line(msgspec.json.encode(found, order="sorted").decode())
-    else:
-        output.stdout().lines(map(output.printable, _assignments(msgspec.to_builtins(found))))
+    printer.print(found, lambda _: map(output.printable, _assignments(msgspec.to_builtins(found))))
 
 
 def _assignments(fields: dict[str, Any]) -> list[str]:

@@ -261,14 +261,13 @@ async def _read_unfinished(store: Store, session: str) -> tuple[str, int, str | 
 
 async def _answered(store: Store, session: str) -> bool:
     """Wait for the timers of the open waits; False if only a person can answer one."""
-    while waits := await sessions.open_waits(store, session):
-        version = store.version
-        timers = [wait for wait in await store.waits(session) if wait.state == "open" and wait.deadline is not None]
-        timers = [wait for wait in timers if wait.kind is None]  # approvals expire, but that is no answer
-        if not timers:
+    version = store.version
+    while await sessions.open_waits(store, session):
+        waits = await store.waits(session, state="open")
+        if all(wait.deadline is None or wait.kind is not None for wait in waits):  # an expired approval is no answer
             return False
-        if waits == await sessions.open_waits(store, session):
-            await store.changed(version, 1.0)
+        await store.changed(version, 1.0)
+        version = store.version
     return True
 
 

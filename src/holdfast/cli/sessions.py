@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,12 +17,11 @@ from holdfast.cli import agents, options
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, Shell, flag, option, require_store
 from holdfast.cli.output import Columns, Terminal, ago, diff_line, one_line, printable, reason_text, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
-from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
+from holdfast.names import PROCESS_PREFIX, TRIGGER_PREFIX, check_id, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import ROLE
-from holdfast.processes.keys import process_id_of, process_journal
-from holdfast.processes.lists import all_work
-from holdfast.records import JournalKind, Status
+from holdfast.processes.keys import process_id_of
+from holdfast.processes.lists import all_work, read_pages
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.replay_check import TurnCheck, check_turns
 from holdfast.runtime.runtime import Runtime, context_of
@@ -30,8 +30,6 @@ from holdfast.store import Journal, Store, open_store, view_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause
-
-T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -42,9 +40,7 @@ async def view_runtime(path: Path, *, write: bool = False) -> AsyncGenerator[Run
         yield runtime
 
 
-def edit_runtime(path: Path) -> AbstractAsyncContextManager[Runtime]:
-    """Open an existing store to change something. Nothing is driven."""
-    return view_runtime(path, write=True)
+edit_runtime = partial(view_runtime, write=True)
 
 
 # ---- ps --------------------------------------------------------------------------------------------------------------
@@ -91,7 +87,7 @@ async def ps(
     """
     async with view_runtime(shell.store) as runtime:
         drivers = await read_drivers(runtime.store)
-        found = [line async for line in read_journals(runtime.store, kind="session")]
+        found = [line async for line in read_pages(runtime.store.journals, kind="session")]
         lines = [
             await read_session_line(runtime.store, line, drivers)
             for line in found
@@ -368,25 +364,19 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
     A whole id goes before the beginning of another one. With `others`, background calls, durable functions and triggers
     are also found, by their whole ids.
     """
+    check_id("journal id", given)
     splits: list[tuple[str, str | None]] = [(given, None)]
     head, slash, last = given.rpartition("/")
     if slash and keys.input_number(last) is not None:
         splits.append((head, last))
-    for id, turn in splits:
-        try:
-            found = await store.journal(id)
-        except JournalMissing:
-            continue
-        if not others:
-            _require_session(id)
-        return TurnTarget(found, turn)
-    for name_of in (process_journal, "task-{}".format, f"{TRIGGER_PREFIX}{{}}".format):
+    prefixed = [(f"{prefix}{given}", None) for prefix in (PROCESS_PREFIX, "task-", TRIGGER_PREFIX)]
+    for id, turn in [*splits, *prefixed]:
         with suppress(JournalMissing, InvalidId):
-            other = await store.journal(name_of(given))
+            found = await store.journal(id)
             if not others:
-                _require_session(other.id)
-            return TurnTarget(other, None)
-    lines = {line.id: line async for line in read_journals(store, kind="session")}
+                _require_session(id)
+            return TurnTarget(found, turn)
+    lines = {line.id: line async for line in read_pages(store.journals, kind="session")}
     for id, turn in splits:
         if found := match_beginning(lines, id):
             return TurnTarget(lines[found], turn)
@@ -419,25 +409,6 @@ async def find_session(store: Store, given: str, *, others: bool = False) -> Jou
     if found.turn is not None:
         raise CallInvalid(f"{given!r} names a turn; the id of a session is wanted: {found.id}")
     return found.line
-
-
-async def read_journals(
-    store: Store, *, kind: JournalKind | None = None, role: str | None = None, status: Status | None = None
-) -> AsyncIterator[Journal]:
-    """The journals of a kind, a role and a status, last changed first."""
-    async for line in read_pages(
-        lambda last: store.journals(kind=kind, role=role, status=status, before=last, limit=store.limits.page)
-    ):
-        yield line
-
-
-async def read_pages(read: Callable[[T | None], Awaitable[Sequence[T]]]) -> AsyncIterator[T]:
-    """All items of a list; `read` returns the page after an item, or the first one."""
-    last: T | None = None
-    while page := await read(last):
-        for item in page:
-            yield item
-        last = page[-1]
 
 
 async def new_session_id(store: Store) -> str:

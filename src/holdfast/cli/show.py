@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,7 +14,7 @@ from holdfast import errors, events, records, store
 from holdfast.cli import options, output, sessions
 from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout, table
 from holdfast.messages import AssistantMessage, Message, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
-from holdfast.policy.approvals import ApprovalAnswer, Approved
+from holdfast.policy.approvals import Approved, decode_answer
 from holdfast.runtime.changes import cursor_tag, events_of
 from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.session_records import RecordedRequest, environments_of, read_records, read_requests
@@ -85,7 +85,6 @@ async def _show_timeline(shell: options.Shell, runtime: Runtime, target: session
 
 
 StepKind = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"]
-_answers: Final = msgspec.json.Decoder(ApprovalAnswer)
 
 
 class TimelineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -316,10 +315,7 @@ def _approval_answer(record: records.Outcome) -> tuple[str, str]:
     """The state of an approval, and its author if recorded."""
     if not isinstance(record, records.Done) or record.blob is not None:
         return "not answered", ""
-    try:
-        answer = _answers.decode(bytes(record.value))
-    except msgspec.DecodeError:
-        return "answered", ""
+    answer = decode_answer(bytes(record.value))
     by = f"by {answer.by}" if answer.by else ""
     if isinstance(answer, Approved):
         return "approved", by if answer.arguments is None else f"{by} with changed arguments".strip()

@@ -129,12 +129,8 @@ def _blame(value: Any, path: str, depth: int) -> None:  # callers may pass anyth
 
 
 def _check_text(value: str, path: str) -> None:
-    if value.isascii():
-        return
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidValue(path, "the text holds a lone surrogate") from error
+    if not value.isascii() and not _encodes(value):
+        raise InvalidValue(path, "the text holds a lone surrogate")
 
 
 def shown_key(key: str) -> str:
@@ -297,7 +293,9 @@ def _is_plain(wanted: Any) -> bool:
 
 
 def as_declared(value: Any, wanted: Any) -> Any:
-    """A recorded value as the declared type; unchanged if it does not fit."""
+    """A recorded value as the declared type; unchanged without one, or if it does not fit."""
+    if wanted is None:
+        return value
     body = encode_value(value)
     with suppress(Exception):  # no JSON form, a misfit, or a failing validator
         return decode_value(body, wanted)

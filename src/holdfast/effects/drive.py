@@ -7,7 +7,6 @@ outcomes, and continues from there. For an ended run it only answers the result.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,10 +14,18 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, error_info, return_type
-from holdfast.effects.performer import Call, JournalLedger, LeasedJournal, Performer, RecordedJournal, read_history
+from holdfast.effects.performer import (
+    JournalLedger,
+    LeasedJournal,
+    Performer,
+    RecordedJournal,
+    call_function,
+    read_history,
+)
 from holdfast.effects.replay import Repeat, diverge
 from holdfast.effects.scopes import GuardedCoroutine, current_scope, install_task_factory
 from holdfast.errors import BlobMissing, Halted, HoldfastError, InvalidArgument, ReplayMismatch, RunFailed, StoreError
+from holdfast.eventloop import ignore_result
 from holdfast.names import check_choice, check_id, check_int
 from holdfast.policy.limits import LEASE_MS
 from holdfast.records import EFFECT_KINDS, EffectKind, Ended, JournalKind, Started
@@ -77,14 +84,10 @@ class Boundary:
             raise InvalidArgument("function", function, "something to call")
 
         async def call(_: EffectContext) -> Any:
-            if inspect.iscoroutinefunction(function):
-                return await function(*args)
-            value = await asyncio.to_thread(function, *args)
-            return await value if inspect.isawaitable(value) else value
+            return await call_function(function, *args)
 
         value = await self.effect("step", name, call, body=list(args), repeat=repeat, returns=returns)
-        wanted = None if returns is not None else return_type(function)
-        return value if wanted is None else as_declared(value, wanted)
+        return value if returns is not None else as_declared(value, return_type(function))
 
     async def effect(
         self,
@@ -103,12 +106,9 @@ class Boundary:
         key = place.next(name)
         check_choice("effect kind", kind, EFFECT_KINDS)
         ask = performer.request(key, kind, name if target is None else target, body)
-        return await performer.perform(key, ask, self._call(run), repeat, returns, place)
-
-    def _call(self, run: Callable[[EffectContext], Awaitable[Any]]) -> Call:
         if not callable(run):
             raise InvalidArgument("effect", run, "something to call")
-        return lambda key: run(EffectContext(self, key))
+        return await performer.perform(key, ask, lambda key: run(EffectContext(self, key)), repeat, returns, place)
 
 
 async def drive(
@@ -206,12 +206,11 @@ async def _run(
     except asyncio.CancelledError:
         # Unwind the code. Its clean-up gets no effects; the next drive performs them.
         performer.refuse()
+        ignore_result(work)
         work.cancel()
         while not work.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
-        if not work.cancelled():
-            work.exception()
         performer.check_halted()
         raise
     finally:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.clock import wall_clock
+from holdfast.clock import Stopwatch, wall_clock
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import (
     canonical,
@@ -34,8 +34,6 @@ from holdfast.effects.canonical import (
 from holdfast.effects.keys import check_key, scope_of, segment
 from holdfast.effects.replay import (
     Decision,
-    Mismatch,
-    Miss,
     Perform,
     PerformAgain,
     RecordedEffect,
@@ -55,7 +53,6 @@ from holdfast.records import (
     Done,
     EffectKind,
     EffectRequest,
-    Ended,
     Failed,
     Intended,
     Outcome,
@@ -64,7 +61,7 @@ from holdfast.records import (
 )
 from holdfast.secrets.logs import safe_cause
 from holdfast.store.contract import Head, Lease, blob_digest
-from holdfast.store.spending import DAY_MS, Spend, day_of, spend_of_append
+from holdfast.store.spending import DAY_MS, Spend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -73,7 +70,6 @@ if TYPE_CHECKING:
     from holdfast.store import Notify
     from holdfast.store.client import Store
     from holdfast.telemetry.tracer import JournalTrace
-    from holdfast.turns.state import Stopwatch
 
 
 MAX_BEHIND: Final = 256
@@ -98,6 +94,7 @@ class LeasedJournal:
         self.store_id = store.id
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
+        self.put_blob, self.queue_blob, self.blob = store.put_blob, store.queue_blob, store.blob
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
@@ -130,10 +127,12 @@ class LeasedJournal:
         consume: Sequence[str] = (),
         spend: Spend | None = None,
     ) -> asyncio.Future[Head]:
-        used = () if self.watch is None and spend is None else spend_of_append(self.watch, added, spend)
+        watch = self.watch
+        taken = () if watch is None else [watch.take(record) for record in added]
+        worked = [span for span in taken if span is not None]
         # A failure must reach the callback even if the caller does not wait: all later appends will fail too.
         then = self._appended
-        future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
+        future = self._store.append_own(self._lease, added, self.head, patient, notify, spend, worked, consume, then)
         if future.done() and (refusal := future.exception()) is not None:
             raise refusal  # not queued, so no later append may follow
         self.recent.extend(enumerate(added, self.head + 1))
@@ -168,15 +167,6 @@ class LeasedJournal:
         if self.attend is not None:
             await self.attend()
 
-    async def put_blob(self, body: bytes) -> Blob:
-        return await self._store.put_blob(body)
-
-    def queue_blob(self, body: bytes) -> Blob:
-        return self._store.queue_blob(body)
-
-    async def blob(self, digest: str) -> bytes | None:
-        return await self._store.blob(digest)
-
     async def past(self) -> RunHistory:
         past = await read_history(self._store, self.journal)
         if past.records != self.head:
@@ -193,18 +183,12 @@ class RecordedJournal:
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
         self._store = store
+        self.now = wall_clock(store.clock)
         self._kept: dict[str, bytes] = {}
         self.behind = 0
         self.trace: JournalTrace | None = None
 
-    def now(self) -> int:
-        return self._store.clock.read().wall
-
-    def append(
-        self,
-        added: list[Record],
-        **_: object,
-    ) -> Awaitable[object]:
+    def append(self, added: list[Record], **_: object) -> Awaitable[object]:
         raise errors.ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def confirm(self) -> None:
@@ -230,6 +214,14 @@ async def read_history(store: Store, journal: str) -> RunHistory:
 
 
 JournalLedger: TypeAlias = LeasedJournal | RecordedJournal
+
+
+async def call_function(function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    """Call the function of a step. A plain function runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    value = await asyncio.to_thread(function, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
 
 
 class Performer:
@@ -420,9 +412,6 @@ class Performer:
             case Perform(intent):
                 await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
-            case Mismatch() | Miss():
-                message = f"{decision!r} must have stopped the run"
-                raise errors.InvariantBroken(message)
 
     async def _confirm(self) -> None:
         """Confirm the lease before an effect: another driver may have taken over during a long pause.
@@ -567,7 +556,7 @@ class Performer:
             self._loop.call_soon(self.flush)
         if not self._gathered_day <= outcome.at < self._gathered_day + DAY_MS:
             self.flush()
-            self._gathered_day = day_of(outcome.at) * DAY_MS
+            self._gathered_day = outcome.at - outcome.at % DAY_MS
         self._gathered.extend(beside)
         self._gathered.append(outcome)
         self._gathered_calls += 1
@@ -617,19 +606,12 @@ class Performer:
         """True if too many records wait for the disk: they are lost if the process dies."""
         return self._ledger.behind > MAX_BEHIND
 
-    async def seal(
-        self,
-        ended: Ended,
-        before: list[Record] | None = None,
-        *,
-        notify: Sequence[Any] = (),
-        spend: Any = None,
-    ) -> None:
-        """Record the end of the run after the records `before`; nothing follows it.
+    async def seal(self, *added: Record, notify: Sequence[Notify] = (), spend: Spend | None = None) -> None:
+        """Record the end of the run, after other records; nothing follows it.
 
         `notify` adds notifications in the same commit, `spend` is the spending of the records.
         """
-        self.submit([*(before or ()), ended], notify=notify, spend=spend)
+        self.submit([*added], notify=notify, spend=spend)
         self._sealed = True
         await self.settle()
 

@@ -250,14 +250,14 @@ class Miss:
     """Nothing is recorded, and this replay performs nothing."""
 
 
-Decision: TypeAlias = UseRecorded | Perform | PerformAgain | SettleAsUnknown | Mismatch | Miss
+Decision: TypeAlias = UseRecorded | Perform | PerformAgain | SettleAsUnknown
 _INTENDED: Final = Perform(intent=True)
 _BEGUN: Final = Perform(intent=False)
 
 
 def decide_effect(
     recorded: RecordedEffect | None, ask: EffectRequest, repeat: Repeat, *, strict: bool = False
-) -> Decision:
+) -> Decision | Mismatch | Miss:
     """Decide about one effect. A difference counts before its outcome."""
     if recorded is None:
         return Miss() if strict else _INTENDED if repeat is Repeat.NEVER else _BEGUN

@@ -153,8 +153,11 @@ def release_if_held(pending: object, code: Coroutine[Any, Any, Any], name: str) 
         raise SuspensionSwallowed(name)
 
 
-class GuardedCoroutine(Coroutine[Any, Any, T]):
-    """A coroutine that ends with `SuspensionSwallowed` once its code is held; the code itself never continues."""
+class GuardedCoroutine(Coroutine[Any, Any, T], Generator[Any, Any, T]):
+    """A coroutine that ends with `SuspensionSwallowed` once its code is held; the code itself never continues.
+
+    It is its own iterator, so that an `await` calls `send` and `throw`.
+    """
 
     def __init__(self, code: Coroutine[Any, Any, T], name: str) -> None:
         self._code = code
@@ -180,14 +183,4 @@ class GuardedCoroutine(Coroutine[Any, Any, T]):
         self._code.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
-        try:
-            pending = self.send(None)
-            while True:
-                try:
-                    given = yield pending
-                except BaseException as error:  # any error is meant for the code
-                    pending = self.throw(error)
-                else:
-                    pending = self.send(given)
-        except StopIteration as ended:
-            return ended.value
+        return self

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.filelocks import lock_file
 from holdfast.memory import decisions
 from holdfast.memory.decisions import SUFFIX, EntryPlace, FileDigests, MirrorBase, StrayFile, digest_of, file_name_of
+from holdfast.plainfiles import lock_file, write_durably
 from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text
 from holdfast.toolkits.files.workspace import FileMissing, printable_name, read_bytes, translate_errors
@@ -332,14 +332,7 @@ class MirrorFolder:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=below)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        number = self._workspace.opener(below, name, flags, follow=False, mode=0o600)
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[os.write(number, left) :]
-            os.fsync(number)
-        finally:
-            os.close(number)
+        write_durably(self._workspace.opener(below, name, flags, follow=False, mode=0o600), data)
 
     @contextmanager
     def _scope(self, scope: str) -> Generator[int]:

@@ -340,10 +340,9 @@ class FolderWatch:
         self._folder = folder
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._libc: ctypes.CDLL | None = None
+        self._libc = ctypes.CDLL(None)
         self._fd = -1
         try:
-            self._libc = ctypes.CDLL(None, use_errno=True)
             self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             if self._fd >= 0:
                 self._loop.add_reader(self._fd, self._on_event)
@@ -352,7 +351,7 @@ class FolderWatch:
 
     def refresh(self) -> frozenset[Path]:
         """Watch all current folders; returns the watched ones, none if the system can't watch."""
-        if self._libc is None or self._fd < 0:
+        if self._fd < 0:
             return frozenset()
         try:
             folders = [self._folder, *(inner for inner in self._folder.iterdir() if not inner.name.startswith("."))]
@@ -370,11 +369,9 @@ class FolderWatch:
         self._fd = -1
 
     def _on_event(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             while os.read(self._fd, 65_536):
                 pass
-        except BlockingIOError:
-            pass
         self._tell()
 
 
@@ -488,11 +485,9 @@ class Mirror:
             if watched_now - watched or (self.report is not None and self.report.again):
                 self._due.set()
             await asyncio.sleep(max(self._settle, min(self._worked * _SHARE, _LONGEST_PAUSE)))
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(WATCHED_POLL_SECONDS if watched_now else self._poll):
                     await self._due.wait()
-            except TimeoutError:
-                pass
 
     async def _watch_all(self) -> frozenset[Path]:
         return frozenset() if self._watch is None else await run_to_end(self._watch.refresh)

@@ -70,9 +70,8 @@ _THOUGHTS: Final = (b'{"type":"thinking"', b'{"type":"redacted_thinking"')
 
 def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
-    route = endpoint.route(model)
-    encoder = AnthropicMessageEncoder(route, request.files)
-    messages = dialect.encode_messages(request, f"anthropic {route}", encoder.encode)
+    encoder = AnthropicMessageEncoder(endpoint.route(model), endpoint.flags, request)
+    messages = encoder.encode_all()
     settings = request.settings
     edits = [] if settings.compact_at is None else context_edits(model, claude_version(model), settings.compact_at)
     betas = [_BETAS[edit["type"]] for edit in edits]
@@ -545,7 +544,7 @@ class AnthropicReader(dialect.ResponseReader):
                 block.signature = as_text(given.get("signature"))
                 return self._add_text(block, given.get("thinking"))
             case "tool_use":
-                given["id"] = self._unique_id(as_text(given.get("id")), self._make_seed, len(self._blocks))
+                given["id"] = self._unique_id(as_text(given.get("id")), len(self._blocks))
                 return [msg.CallStart(given["id"], as_text(given.get("name")))]
             case "fallback":
                 before, after = (as_text(as_dict(given.get(side)).get("model")) for side in ("from", "to"))
@@ -567,10 +566,8 @@ class AnthropicReader(dialect.ResponseReader):
         block = self._open.get(index) if type(index) is int else None
         if block is None:
             return self._ignore()
-        if kind == "text_delta" and block.kind == "text":
-            return self._add_text(block, delta.get("text"))
-        if kind == "thinking_delta" and block.kind == "thinking":
-            return self._add_text(block, delta.get("thinking"))
+        if begun and begun == block.kind:
+            return self._add_text(block, delta.get(begun))
         if kind == "input_json_delta" and block.kind not in {"text", "thinking"}:
             return self._add_text(block, delta.get("partial_json"))
         if kind == "signature_delta" and block.kind == "thinking":

@@ -72,10 +72,8 @@ FLAGS: Final = dialect.COMMON_FLAGS | {
 def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
     flags = endpoint.flags
-    route = endpoint.route(model)
-    encoder = ChatMessageEncoder(route, request.files, flags)
-    encoded = dialect.encode_messages(request, f"chat {' '.join(sorted(flags))} {route}", encoder.encode)
-    messages = _order_messages(request.messages, encoded, flags)
+    encoder = ChatMessageEncoder(endpoint.route(model), flags, request)
+    messages = _order_messages(request.messages, encoder.encode_all(), flags)
     fields, first = _beginning(model, request.settings, request.tools, request.output, request.instructions, flags)
     if first is not None:
         messages.insert(0, first)
@@ -213,10 +211,6 @@ def _order_messages(messages: tuple[msg.Message, ...], pieces: list[bytes], flag
 
 class ChatMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as any number of the provider's messages, joined by commas."""
-
-    def __init__(self, route: str, files: Mapping[str, bytes], flags: frozenset[str]) -> None:
-        super().__init__(route, files)
-        self._flags = flags
 
     def encode(self, message: msg.Message) -> bytes:
         """Encode a message; with the flag ``alternate``, a user message as its parts."""
@@ -669,18 +663,16 @@ class ChatReader(dialect.ResponseReader):
             self._announce(call, events)
 
     def _announce(self, call: ChatCall, events: list[msg.StreamEvent]) -> None:
-        call.id = call.sent_id
-        if not call.id or call.id in self._ids:
-            # A made-up id must differ from those of earlier replies, and depend only on the response. If the response
-            # has neither id nor date, all of its content is the seed, at its end.
-            thoughts, text, _ = ("".join(kept) for kept in self._texts.values())
-            usage, place = str(_usage(self._raw_usage or {})), str(self._calls.index(call))
-            said = (self._id or "", str(self._created), thoughts, text, usage, place, call.name)
-            call.id = dialect.derive_call_id(*said, *call.arguments)
-        self._ids.add(call.id)
+        call.id = self._unique_id(call.sent_id, len(self._ids), call.name)
         events.append(msg.CallStart(call.id, call.name))
         if call.arguments:
             events.append(msg.CallChunk(call.id, "".join(call.arguments)))
+
+    def _make_seed(self) -> str:
+        # If the response has neither id nor date, all of its content is the seed, at its end.
+        calls = ((call.name, *call.arguments) for call in self._calls)
+        said = ["".join(kept) for kept in (*self._texts.values(), *calls)]
+        return f"{self._id} {self._created} {self._raw_usage} {said}"
 
     def _end(self, reason: str, events: list[msg.StreamEvent]) -> None:
         if self._finish is not None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvalidArgument, StreamCut
 from holdfast.messages import Effort, ModelReply, ModelRequest, Settings, StreamEnd, StreamEvent
+from holdfast.names import check_words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -208,12 +209,7 @@ def _gpt5_refuses_sampling(model: str, settings: Settings) -> bool:
 
 def _check_names(what: str, given: Iterable[str], choices: tuple[str, ...]) -> tuple[str, ...]:
     wanted = f"a list of {', '.join(choices)}"
-    if isinstance(given, str):
-        raise InvalidArgument(what, given, wanted)
-    try:
-        names = tuple(given)
-    except TypeError:
-        raise InvalidArgument(what, given, wanted) from None
+    names = check_words(what, given, wanted)
     for name in names:
         if name not in choices:
             raise InvalidArgument(what, name, wanted)

@@ -45,15 +45,11 @@ class Credentials:
 
     async def key(self, limit: float) -> str:
         """Return the current key, within `limit` seconds; empty if the endpoint needs none."""
-        what = f"the key for {self._endpoint.provider}"
-        return self._check(await call_host_function(self._source, what, limit, kind="authentication"))
-
-    def static_key(self) -> str:
-        """Return the key if `is_dynamic` is false."""
-        return self._check(self._source())
-
-    def _check(self, key: object) -> str:
         provider = self._endpoint.provider
+        if self.is_dynamic:
+            key = await call_host_function(self._source, f"the key for {provider}", limit, kind="authentication")
+        else:
+            key = self._source()
         if key is None:
             if not self._endpoint.keys or self._endpoint.auth == "none":
                 return ""

@@ -130,11 +130,15 @@ class ResponseReader:
     def _too_long(self) -> ModelError:
         return ModelError(f"the reply of {self._name} is longer than {self.max_size:,} bytes", kind="bad_frame")
 
-    def _unique_id(self, id: str, make_seed: Callable[[], str], number: int, prefix: str = "") -> str:
-        """Return the id of a call. A missing or repeated one is derived from all content of the reply so far."""
+    def _make_seed(self) -> str:
+        """Return the seed of the ids of calls without an id: all content of the reply so far."""
+        raise NotImplementedError
+
+    def _unique_id(self, id: str, number: int, tool: str = "", prefix: str = "") -> str:
+        """Return the id of a call. A missing or repeated one is derived: it differs from those of other replies."""
         if not id or id in self._ids:
-            self._seed = self._seed or make_seed()
-            id = prefix + derive_call_id(self._seed, str(number))
+            self._seed = self._seed or self._make_seed()
+            id = prefix + derive_call_id(self._seed, str(number), tool)
         self._ids.add(id)
         return id
 
@@ -173,21 +177,26 @@ EMPTY_MESSAGE: Final = "(empty message)"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def encode_messages(request: msg.ModelRequest, key: str, encode: Callable[[msg.Message], bytes]) -> list[bytes]:
-    """Encode all messages. A conversation keeps the bytes of each message under `key` (a dialect and a route)."""
-    if request.wire is None:
-        return [encode(message) for message in request.messages]
-    return request.wire.encoded(key, encode)
-
-
 class MessageEncoder:
-    """Encodes the messages of one route."""
+    """Encodes the messages of a request for one route, with the flags of its endpoint."""
 
-    def __init__(self, route: str, files: Mapping[str, bytes]) -> None:
+    def __init__(self, route: str, flags: frozenset[str], request: msg.ModelRequest) -> None:
         self._route = route
-        self._files = files
+        self._flags = flags
+        self._request = request
+        self._files = request.files
         self.dropped = 0
         """Parts with replay data of another route, which are not sent."""
+
+    def encode(self, message: msg.Message) -> bytes:
+        """Encode a message; empty if nothing of it can be sent."""
+        raise NotImplementedError
+
+    def encode_all(self) -> list[bytes]:
+        """Encode all messages. A conversation keeps the bytes of each message for the route and its flags."""
+        if self._request.wire is None:
+            return [self.encode(message) for message in self._request.messages]
+        return self._request.wire.encoded(" ".join((self._route, *sorted(self._flags))), self.encode)
 
     def _own_replay(self, part: msg.Reasoning | msg.ToolCall) -> dict[str, Any]:
         """Return the replay data of a part, if this route made it."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,8 +35,6 @@ class KnownEndpoint(Endpoint, frozen=True, kw_only=True):
     """Environment variables with another address, or the parts of one."""
     default_path: str = ""
     """Path for an address from a variable that has none."""
-    make_url: Callable[[Mapping[str, str]], str] | None = None
-    """Makes the address from several variables, if none of them holds all of it."""
 
 
 def resolve_endpoint(
@@ -69,12 +67,9 @@ def resolve_endpoint(
         known = _with_api_version(known, api_version)
     if dialect is not None and dialect != known.dialect:
         known = msgspec.structs.replace(known, dialect=dialect, flags=frozenset())
-    return Endpoint(
-        provider=known.provider,
-        dialect=known.dialect,
+    return msgspec.structs.replace(
+        known,
         base_url=_address(known, base_url, os.environ if environ is None else environ),
-        keys=known.keys,
-        auth=known.auth,
         headers={} if headers is None else check_headers(headers),
         flags=known.flags if flags is None else frozenset(flags),
         query=known.query if query is None else {**known.query, **_check_query(query)},
@@ -89,8 +84,8 @@ def _address(known: KnownEndpoint, given: str | None, environ: Mapping[str, str]
         # The portal shows addresses without a path, and the newer API has another path than dated versions.
         bare = address.removesuffix(_AZURE_PATH) if known.default_path != _AZURE_PATH else address
         return bare if urlsplit(bare).path else bare + known.default_path
-    if known.make_url is not None:
-        return known.make_url(environ)
+    if known.variables == _VERTEX:
+        return _vertex_url(environ)
     for variable in known.variables:
         value = environ.get(variable, "").strip()
         if value:
@@ -166,29 +161,22 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _known(name: str, base_url: str, *keys: str, dialect: str = "chat", flags: str = "", **more: Any) -> KnownEndpoint:
-    """Describe an endpoint. `flags` is a list of words."""
-    words = frozenset(flags.split())
-    return KnownEndpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, flags=words, **more)
-
-
-def _chat(line: str) -> KnownEndpoint:
-    """Read a line of `_CHAT`."""
+def _read_endpoint(line: str) -> KnownEndpoint:
+    """Read a line of `_TABLE`."""
     name, url, *words = line.split()
-    flags = " ".join([word for word in words if word.islower()])
-    return _known(name, url, *[word for word in words if word.isupper()], flags=flags)
-
-
-def _local(name: str, port: int, key: str, variable: str, flags: str) -> KnownEndpoint:
-    """Describe a server on this machine, in the chat dialect. The key is optional."""
-    url = f"http://localhost:{port}/v1"
-    return _known(name, url, key, auth="none", variables=(variable,), default_path="/v1", flags=flags)
-
-
-def _azure(name: str, default_path: str, **fields: Any) -> KnownEndpoint:
-    """Describe an API of Azure: each customer has their own address."""
-    place = {"auth": "api-key", "variables": ("AZURE_OPENAI_ENDPOINT",), "default_path": default_path}
-    return _known(name, "", "AZURE_OPENAI_API_KEY", **place, **fields)
+    bare = [word for word in words if "=" not in word]
+    fields = dict(word.split("=") for word in words if "=" in word)
+    return KnownEndpoint(
+        provider=name,
+        dialect=fields.get("dialect", "chat"),
+        base_url="" if url == "-" else url,
+        keys=tuple(filter(str.isupper, bare)),
+        auth=fields.get("auth", "bearer"),
+        flags=frozenset(filter(str.islower, bare)),
+        query={"api-version": fields["version"]} if "version" in fields else {},
+        variables=tuple(fields["address"].split(",")) if "address" in fields else (),
+        default_path=fields.get("path", ""),
+    )
 
 
 def _vertex_url(environ: Mapping[str, str]) -> str:
@@ -203,13 +191,8 @@ def _vertex_url(environ: Mapping[str, str]) -> str:
     return f"https://{host}/v1/projects/{project}/locations/{location}/publishers/google"
 
 
-_OPENAI: Final = "https://api.openai.com/v1"
-_OPENAI_FLAGS: Final = "strict_tools refusal_field call_ids_40"
 _AZURE_NAMES: Final = ("azure", "azure-responses", "azure-deployments")
 _AZURE_PATH: Final = "/openai/v1"
-_AZURE_DEPLOYMENTS: Final = {"api-version": "2024-10-21"}
-_GOOGLE: Final = "https://generativelanguage.googleapis.com"
-_GOOGLE_KEYS: Final = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _VERTEX_HOSTS: Final = {
     "global": "aiplatform.googleapis.com",
     "us": "aiplatform.us.rep.googleapis.com",
@@ -217,7 +200,21 @@ _VERTEX_HOSTS: Final = {
 }
 """Locations that are no region."""
 _VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
-_CHAT: Final = """
+_TABLE: Final = """
+anthropic    https://api.anthropic.com                 ANTHROPIC_API_KEY   dialect=anthropic auth=x-api-key
+    address=ANTHROPIC_BASE_URL
+openai       https://api.openai.com/v1                 OPENAI_API_KEY      dialect=responses address=OPENAI_BASE_URL
+google       https://generativelanguage.googleapis.com GEMINI_API_KEY GOOGLE_API_KEY  dialect=google auth=x-goog-api-key
+vertex       -                                         GOOGLE_OAUTH_ACCESS_TOKEN  dialect=google whole_url
+    address=GOOGLE_CLOUD_PROJECT,GOOGLE_CLOUD_LOCATION
+xai          https://api.x.ai/v1                       XAI_API_KEY         dialect=responses
+azure-responses  -  AZURE_OPENAI_API_KEY  auth=api-key address=AZURE_OPENAI_ENDPOINT path=/openai/v1 dialect=responses
+openai-chat  https://api.openai.com/v1                 OPENAI_API_KEY      strict_tools refusal_field call_ids_40
+    address=OPENAI_BASE_URL
+azure        -  AZURE_OPENAI_API_KEY  auth=api-key address=AZURE_OPENAI_ENDPOINT path=/openai/v1
+    strict_tools refusal_field call_ids_40
+azure-deployments  -  AZURE_OPENAI_API_KEY  auth=api-key address=AZURE_OPENAI_ENDPOINT path=/openai version=2024-10-21
+    strict_tools refusal_field call_ids_40 deployment_path
 google-chat  https://generativelanguage.googleapis.com/v1beta/openai  GEMINI_API_KEY GOOGLE_API_KEY  max_tokens
 xai-chat     https://api.x.ai/v1                       XAI_API_KEY
 groq         https://api.groq.com/openai/v1            GROQ_API_KEY        schema_in_words
@@ -246,37 +243,20 @@ minimax      https://api.minimax.io/v1                 MINIMAX_API_KEY     max_t
     send_reasoning_details
 cohere       https://api.cohere.ai/compatibility/v1    COHERE_API_KEY CO_API_KEY  max_tokens
 qwen         https://dashscope-intl.aliyuncs.com/compatible-mode/v1  DASHSCOPE_API_KEY  max_tokens json_object no_effort
+ollama       http://localhost:11434/v1   OLLAMA_API_KEY    auth=none address=OLLAMA_HOST path=/v1
+    max_tokens send_reasoning
+vllm         http://localhost:8000/v1    VLLM_API_KEY      auth=none address=VLLM_BASE_URL path=/v1 send_reasoning
+sglang       http://localhost:30000/v1   SGLANG_API_KEY    auth=none address=SGLANG_BASE_URL path=/v1
+    send_reasoning_content
+lmstudio     http://localhost:1234/v1    LMSTUDIO_API_KEY  auth=none address=LMSTUDIO_BASE_URL path=/v1 max_tokens
+llamacpp     http://localhost:8080/v1    LLAMA_API_KEY     auth=none address=LLAMACPP_BASE_URL path=/v1
+    max_tokens send_reasoning_content
 """
-"""Endpoints of the chat dialect: name, address, KEY_VARIABLES and flags. An indented line continues the one before."""
+"""All known endpoints: name, address (``-`` for none), KEY_VARIABLES, flags and other fields. The dialect is ``chat``
+unless another one is named, `address` names the variables of the address, `path` is the default path, `version` the
+API version. An indented line continues the one before.
+"""
 ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
-    known.provider: known
-    for known in (
-        _known(
-            *("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
-            dialect="anthropic",
-            auth="x-api-key",
-            variables=("ANTHROPIC_BASE_URL",),
-        ),
-        _known("openai", _OPENAI, "OPENAI_API_KEY", dialect="responses", variables=("OPENAI_BASE_URL",)),
-        _known("google", _GOOGLE, *_GOOGLE_KEYS, dialect="google", auth="x-goog-api-key"),
-        _known(
-            *("vertex", "", "GOOGLE_OAUTH_ACCESS_TOKEN"),
-            dialect="google",
-            flags="whole_url",
-            variables=_VERTEX,
-            make_url=_vertex_url,
-        ),
-        _known("xai", "https://api.x.ai/v1", "XAI_API_KEY", dialect="responses"),
-        _azure("azure-responses", _AZURE_PATH, dialect="responses"),
-        _known("openai-chat", _OPENAI, "OPENAI_API_KEY", flags=_OPENAI_FLAGS, variables=("OPENAI_BASE_URL",)),
-        _azure("azure", _AZURE_PATH, flags=_OPENAI_FLAGS),
-        _azure("azure-deployments", "/openai", flags=f"{_OPENAI_FLAGS} deployment_path", query=_AZURE_DEPLOYMENTS),
-        *map(_chat, _CHAT.replace("\n    ", " ").strip().splitlines()),
-        _local("ollama", 11_434, "OLLAMA_API_KEY", "OLLAMA_HOST", "max_tokens send_reasoning"),
-        _local("vllm", 8_000, "VLLM_API_KEY", "VLLM_BASE_URL", "send_reasoning"),
-        _local("sglang", 30_000, "SGLANG_API_KEY", "SGLANG_BASE_URL", "send_reasoning_content"),
-        _local("lmstudio", 1_234, "LMSTUDIO_API_KEY", "LMSTUDIO_BASE_URL", "max_tokens"),
-        _local("llamacpp", 8_080, "LLAMA_API_KEY", "LLAMACPP_BASE_URL", "max_tokens send_reasoning_content"),
-    )
+    known.provider: known for known in map(_read_endpoint, _TABLE.replace("\n    ", " ").strip().splitlines())
 }
 """All known endpoints, by name."""

@@ -60,11 +60,12 @@ def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelReq
     """Encode a request; the encoded messages are joined, not encoded again."""
     if request.settings.compact_at is not None:
         raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
-    route = endpoint.route(model)
-    gemini2 = "gemini2" in endpoint.flags or model.rpartition("/")[2].startswith(("gemini-1", "gemini-2"))
-    encoder = GoogleMessageEncoder(route, request.files, second_generation=gemini2)
-    messages = dialect.encode_messages(request, f"google{' gemini2' if gemini2 else ''} {route}", encoder.encode)
-    fields = encode_json(_fields(request, second_generation=gemini2))
+    flags = endpoint.flags
+    if model.rpartition("/")[2].startswith(("gemini-1", "gemini-2")):
+        flags |= {"gemini2"}
+    encoder = GoogleMessageEncoder(endpoint.route(model), flags, request)
+    messages = encoder.encode_all()
+    fields = encode_json(_fields(request, second_generation="gemini2" in flags))
     contents = b",".join([message for message in messages if message])
     body = b"".join((b'{"contents":[', contents, b"]," + fields[1:] if len(fields) > 2 else b"]}"))
     name = quote(model if "/" in model else f"models/{model}")
@@ -130,10 +131,6 @@ _ACCEPTED: Final = re.compile(r"(?i)(?:image|audio|video|text)/|application/(?:p
 class GoogleMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as its contents, joined by commas."""
 
-    def __init__(self, route: str, files: Mapping[str, bytes], *, second_generation: bool) -> None:
-        super().__init__(route, files)
-        self._second_generation = second_generation
-
     def encode(self, message: msg.Message) -> bytes:
         """Encode a message as one content or two; empty if it has no content to send."""
         if type(message) is msg.AssistantMessage:
@@ -154,7 +151,7 @@ class GoogleMessageEncoder(dialect.MessageEncoder):
         parts: list[dict[str, Any]] = []
         last: msg.Part | None = None
         # Only the first call of a message needs a signature.
-        needs_signature = not self._second_generation
+        needs_signature = "gemini2" not in self._flags
         for part in message.parts:
             match part:
                 case msg.Text(text) | msg.Refusal(text):
@@ -199,7 +196,7 @@ class GoogleMessageEncoder(dialect.MessageEncoder):
             response = {"output" if result.state == "ok" else "error": said}
             answer: dict[str, Any] = {**_id(result.call_id), "name": result.name, "response": response}
             for item in media:
-                if _IN_RESULTS.match(item.media_type) and not self._second_generation:
+                if _IN_RESULTS.match(item.media_type) and "gemini2" not in self._flags:
                     answer.setdefault("parts", []).append(self._inline_data(item))
                 else:
                     beside.extend(self._file_parts(item))
@@ -380,8 +377,7 @@ class GoogleReader(dialect.ResponseReader):
                 self.ignored += 1
         self._asides.update({name: told for name in _ASIDES if (told := candidate.get(name))})
         if (reason := as_text(candidate.get("finishReason"))) not in _UNSPECIFIED:
-            if self._call is not None:
-                self._end_call(events, whole=False)
+            self._end_call(events, whole=False)
             # A blocked prompt stays blocked, even with a candidate.
             self._why = self._why or clip_text(as_text(candidate.get("finishMessage")))
             self._reason = reason if self._reason in {"", "STOP"} else self._reason
@@ -410,10 +406,9 @@ class GoogleReader(dialect.ResponseReader):
     def _read_call(self, call: dict[str, Any], signature: str, events: list[msg.StreamEvent]) -> None:
         name = as_text(call.get("name"))
         if name:
-            if self._call is not None:
-                self._end_call(events)
+            self._end_call(events)
             self._end_text(events)
-            id = self._unique_id(as_text(call.get("id")), self._make_seed, len(self._ids), NO_ID_PREFIX)
+            id = self._unique_id(as_text(call.get("id")), len(self._ids), prefix=NO_ID_PREFIX)
             self._call = GoogleCall(id, name, self._joiner.repair)
             events.append(msg.CallStart(self._call.id, name))
         elif self._call is None:

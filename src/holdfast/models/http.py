@@ -164,8 +164,7 @@ class HttpModel:
                 raise ModelError(f"the call of {self.name} took longer than it may take", kind="timeout")
             timeouts = msgspec.structs.replace(timeouts, total=left)
             limit = min(limit, left)
-        found = self._credentials
-        attempt.key = await found.key(limit) if found.is_dynamic else found.static_key()
+        attempt.key = await self._credentials.key(limit)
         if self._make_headers is not None:
             attempt.headers = await self._dynamic_headers(self._make_headers, limit)
         gate = self._gates.here()
@@ -182,7 +181,7 @@ class HttpModel:
         try:
             response = await self.transport.open(
                 url,
-                {**self._headers, **attempt.headers, **wire.headers, **found.header(attempt.key)},
+                {**self._headers, **attempt.headers, **wire.headers, **self._credentials.header(attempt.key)},
                 wire.body,
                 timeouts,
             )

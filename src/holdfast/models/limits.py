@@ -13,8 +13,7 @@ import msgspec
 
 from holdfast.errors import ModelError
 from holdfast.eventloop import PerLoop, SlotGate
-from holdfast.models.retry import check_seconds
-from holdfast.names import check_int
+from holdfast.names import check_int, check_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,7 +38,7 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
         check_int("limit burst", self.burst, least=1)
         check_int("limit waiting", self.waiting)
         if self.per_minute is not None:
-            check_seconds("limit per_minute", self.per_minute, above=True)
+            check_number("limit per_minute", self.per_minute, above=True)
 
 
 def next_slot(due: float, now: float, *, per_minute: float, burst: int) -> tuple[float, float]:

@@ -26,7 +26,7 @@ from holdfast.models import redaction, registry
 from holdfast.models.contract import Model, respond
 from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.http import HttpModel
-from holdfast.models.json_values import as_dict, is_dict, is_list
+from holdfast.models.json_values import as_dict, clip_text, is_dict, is_list
 from holdfast.models.redaction import REDACTED, RecordingRedactor, parse_container, redact_stream
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ def format_request(url: str, headers: Mapping[str, str], body: bytes, secrets: R
         content = {"body": secrets.request(json.loads(body))}
     except RecursionError:
         content = {"body_text": REDACTED}  # too deep to look through
-    except ValueError:
-        content = _content(body, "", secrets)
     return {
         "method": "POST",
         "host": place.hostname or "",
@@ -199,8 +197,7 @@ def _matches_redacted(recorded: str, asked: str) -> bool:
 
 
 def _clip(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
+    return clip_text(json.dumps(value), 80)
 
 
 # ---- transports, and the model ----

@@ -83,12 +83,10 @@ class RecordingRedactor:
     def __init__(self) -> None:
         self._values: dict[str, SecretForms] = {}
         self._finder: SecretFinder | None = None
-        self._unencodable: set[str] = set()
-        """Credentials with lone surrogates, which can't be encoded."""
 
     @property
     def known(self) -> int:
-        return len(self._values) + len(self._unencodable)
+        return len(self._values)
 
     def learn(self, url: str, headers: Mapping[str, str], body: bytes = b"") -> None:
         """Remember the credentials of a request, to redact them wherever they come back."""
@@ -111,12 +109,8 @@ class RecordingRedactor:
             is_word = named and len(value) < 3 * _MIN_LENGTH and not any(letter.isdigit() for letter in value)
             if len(value) < _MIN_LENGTH or value == REDACTED or value in self._values or is_word:
                 continue
-            try:
-                self._values[value] = secret_forms("credential", value)
-            except UnicodeEncodeError:
-                self._unencodable |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-            else:
-                self._finder = make_finder({"credential": self._values})
+            self._values[value] = secret_forms("credential", value)
+            self._finder = make_finder({"credential": self._values})
 
     def text(self, text: str) -> str:
         kept = [text]
@@ -136,20 +130,14 @@ class RecordingRedactor:
 
         A secret of a runtime gets the runtime's own marker, so that a replay shows the same text.
         """
-        found = [
-            (*place.span(), REDACTED) for value in self._unencodable for place in re.finditer(re.escape(value), text)
-        ]
-        if self._finder is not None:
-            found += [(span.start, span.end, REDACTED) for span in self._finder.spans(text)]
+        spans = [] if self._finder is None else self._finder.spans(text)
+        found = [(span.start, span.end, REDACTED) for span in spans]
         for redactor in active_redactors():
             found += [(span.start, span.end, secret_marker(span.name)) for span in redactor.spans(text)]
         return _merge_spans(found)
 
     def bytes(self, data: bytes) -> bytes:
         """Redact binary data: each secret becomes as many asterisks."""
-        for value in self._unencodable:
-            found = value.encode("utf-8", "surrogatepass")
-            data = data.replace(found, b"*" * len(found))
         data = data if self._finder is None else self._finder.mask(data)
         for redactor in active_redactors():
             data = redactor.bytes(data)

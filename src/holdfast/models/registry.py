@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
 from holdfast.models.contract import Model
+from holdfast.names import check_words, default_or_given
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from holdfast.models.credentials import ApiKey, Headers, TokenProvider
     from holdfast.models.dialect import Dialect
     from holdfast.models.limits import CallLimits
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from holdfast.models.transport import Timeouts
 
 
-T = TypeVar("T")
 _makers: dict[str, Callable[[str], Model]] = {}
 
 
@@ -89,7 +90,7 @@ def model(
         headers=None if callable(headers) else headers,
         query=query,
         api_version=api_version,
-        flags=_check_words("flags", flags),
+        flags=None if flags is None else check_words("flags", flags),
     )
     spoken = load_dialect(endpoint.dialect)
     for flag in sorted(endpoint.flags) if flags is not None else ():
@@ -108,9 +109,9 @@ def model(
         api_key=api_key,
         token_provider=token_provider,
         headers=headers if callable(headers) else None,
-        retry=_check_option("retry", retry, Retry),
-        timeouts=_check_option("timeouts", timeouts, Timeouts),
-        limits=_check_option("limits", limits, CallLimits),
+        retry=default_or_given("retry", Retry, retry, "a Retry"),
+        timeouts=default_or_given("timeouts", Timeouts, timeouts, "a Timeouts"),
+        limits=default_or_given("limits", CallLimits, limits, "a CallLimits"),
         unsupported=unsupported,
         efforts=efforts,
     )
@@ -135,22 +136,3 @@ def check_model_name(name: str, *, own: bool = False) -> None:
     provider, colon, rest = name.partition(":")
     if not provider or not colon or not rest or not (own or provider in _makers or provider in ENDPOINTS):
         raise ModelUnknown(name, tuple(sorted({*_makers, *ENDPOINTS})))
-
-
-def _check_words(what: str, value: object) -> list[str] | None:
-    if value is None:
-        return None
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        given = list(cast("Iterable[object]", value))
-        words = [word for word in given if isinstance(word, str)]
-        if len(words) == len(given):
-            return words
-    raise InvalidArgument(what, cast("object", value), "a list of words")
-
-
-def _check_option(what: str, value: T | None, kind: type[T]) -> T:
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise InvalidArgument(what, value, f"a {kind.__name__}")
-    return value

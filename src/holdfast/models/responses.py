@@ -61,11 +61,9 @@ _COMPACTING_PROVIDERS: Final = frozenset(("openai", "azure-responses"))
 
 def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelRequest) -> dialect.WireRequest:
     """Encode a request; the encoded messages are joined, not encoded again."""
-    route = endpoint.route(model)
-    with_ids = "no_item_ids" not in endpoint.flags
-    encoder = ResponsesMessageEncoder(route, request.files, with_ids=with_ids)
+    encoder = ResponsesMessageEncoder(endpoint.route(model), endpoint.flags, request)
     try:
-        messages = dialect.encode_messages(request, f"responses {route}{'' if with_ids else ' bare'}", encoder.encode)
+        messages = encoder.encode_all()
         fields = encode_json(_fields(endpoint, model, request, messages[0] if messages else b""))[:-1]
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ModelError(f"the request has no JSON form: {clip_text(error, 200)}", kind="bad_request") from error
@@ -159,10 +157,6 @@ _NEVER_ACCEPTED: Final = re.compile(
 class ResponsesMessageEncoder(dialect.MessageEncoder):
     """Encodes each message as its items, joined by commas."""
 
-    def __init__(self, route: str, files: Mapping[str, bytes], *, with_ids: bool) -> None:
-        super().__init__(route, files)
-        self._with_ids = with_ids
-
     def encode(self, message: msg.Message) -> bytes:
         """Encode a message; empty if it has no item."""
         match message:
@@ -211,7 +205,7 @@ class ResponsesMessageEncoder(dialect.MessageEncoder):
         parts = message.parts
         # The API refuses an item with an id if the reasoning that it came with is missing.
         own_reasoning = [part for part in parts if type(part) is msg.Reasoning and part.route == self._route]
-        with_ids = self._with_ids and all(_is_sendable(part.replay) for part in own_reasoning)
+        with_ids = "no_item_ids" not in self._flags and all(_is_sendable(part.replay) for part in own_reasoning)
         items: list[Item] = []
         frame: Item = {}  # the original message of the texts that follow, without them
         # Texts that follow each other are one message.
@@ -407,8 +401,6 @@ class ResponsesReader(dialect.ResponseReader):
 
     def __init__(self, endpoint: dialect.Endpoint, model: str) -> None:
         super().__init__(endpoint, model)
-        self._response_seed: tuple[str, ...] = ()
-        """Id and date of the response: the seed of call ids."""
         self._begun: dict[Key, Item] = {}
         """Items as they were announced."""
         self._done: dict[Key, Item] = {}
@@ -490,8 +482,8 @@ class ResponsesReader(dialect.ResponseReader):
         return event
 
     def _note_seed(self, response: ResponseBody) -> None:
-        told = (as_text(response.id), str(values.unix_seconds(response.created_at) or ""))
-        self._response_seed = self._response_seed or (told if any(told) else ())
+        told = f"{as_text(response.id)} {values.unix_seconds(response.created_at) or ''}"
+        self._seed = self._seed or told.strip()
 
     def _read_text(self, event: _ResponsesEvent, kind: str, field: str) -> list[msg.StreamEvent]:
         """Read a piece of a text, or its end; return the part that observers have not seen."""
@@ -545,12 +537,12 @@ class ResponsesReader(dialect.ResponseReader):
         if status == "completed" and len(items) < len(self._begun):
             raise values.bad_frame("an item of the reply was begun and never came")
         self._note_seed(response)
-        if not self._response_seed:
+        if not self._seed:
             try:
                 said = encode_json([[item for _, item in items], response.usage])
             except values.JSON_ERRORS as error:
                 raise values.bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
-            self._response_seed = (hashlib.sha256(said).hexdigest(),)
+            self._seed = hashlib.sha256(said).hexdigest()
         if status == "incomplete" and items and items[-1][1]["type"] == "function_call":
             said = items[-1][1].get("arguments")
             if said is None or (isinstance(said, str) and not said.strip()):
@@ -594,12 +586,9 @@ class ResponsesReader(dialect.ResponseReader):
     def _call_start(self, key: Key, item: Item) -> list[msg.StreamEvent]:
         """Announce a call once it has a unique id."""
         id = next((id for id in (item.get("call_id"), item.get("id")) if isinstance(id, str) and id), "")
-        if not id or id in self._ids:
-            if not self._response_seed:
-                return []
-            id = dialect.derive_call_id(*self._response_seed, str(key), str(len(self._ids)), as_text(item.get("name")))
-        self._ids.add(id)
-        self._calls[key] = id
+        if (not id or id in self._ids) and not self._seed:
+            return []
+        id = self._calls[key] = self._unique_id(id, len(self._ids), as_text(item.get("name")))
         return [msg.CallStart(id, as_text(item.get("name")))]
 
     def _call_end(self, key: Key, item: Item) -> list[msg.StreamEvent]:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.errors import InvalidNumber, ModelError
 from holdfast.messages import Attempt, Usage
 from holdfast.models.json_values import as_text, clip_text
-from holdfast.names import check_int
+from holdfast.names import check_int, check_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from holdfast.errors import ModelError
 
 
 FINAL_KINDS: Final = frozenset(
@@ -59,16 +60,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_int("retry attempts", self.attempts, least=1, most=1_000)
         for name in ("first", "factor", "longest", "longest_asked", "within"):
-            check_seconds(f"retry {name}", getattr(self, name))
-
-
-def check_seconds(what: str, value: object, *, above: bool = False) -> float:
-    """Check that a number is finite and not negative, and with `above` not zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidNumber(what, value, "it must be a finite number")
-    if value < 0 or (above and value == 0):
-        raise InvalidNumber(what, value, "it must be above 0" if above else "it must be 0 or more")
-    return value
+            check_number(f"retry {name}", getattr(self, name))
 
 
 # ---- the decision ----

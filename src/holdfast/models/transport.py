@@ -22,7 +22,7 @@ from aiohttp.http import StreamWriter
 
 from holdfast.errors import ModelError
 from holdfast.models.json_values import clip_text
-from holdfast.models.retry import check_seconds
+from holdfast.names import check_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
@@ -50,9 +50,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("connect", "first_byte", "idle", "rest"):
-            check_seconds(f"timeout {name}", getattr(self, name), above=True)
+            check_number(f"timeout {name}", getattr(self, name), above=True)
         if self.total is not None:
-            check_seconds("timeout total", self.total, above=True)
+            check_number("timeout total", self.total, above=True)
 
 
 class HttpResponse(Protocol):

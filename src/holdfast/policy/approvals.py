@@ -66,12 +66,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def wait(self) -> str:
-        return wait_name(self.effect, self.digest)
-
-
-def wait_name(effect: str, digest: str) -> str:
-    """The name of the wait for an approval of a call."""
-    return f"{effect}{MARK}{digest[:_SHOWN]}"
+        """The name of the wait for the answer."""
+        return f"{self.effect}{MARK}{self.digest[:_SHOWN]}"
 
 
 class Approved(msgspec.Struct, frozen=True, tag="approved", omit_defaults=True):
@@ -102,7 +98,8 @@ def read_question(body: bytes) -> Question | None:
         return None
 
 
-def _decode_answer(payload: bytes | None) -> ApprovalAnswer:
+def decode_answer(payload: bytes | None) -> ApprovalAnswer:
+    """The answer in the payload of a wait; an unreadable one is a denial."""
     try:
         return _answers.decode(payload or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -111,7 +108,7 @@ def _decode_answer(payload: bytes | None) -> ApprovalAnswer:
 
 def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
     """The answer to a question. A payload that does not approve this question by its digest is a denial."""
-    answer = _decode_answer(payload)
+    answer = decode_answer(payload)
     if isinstance(answer, Approved):
         arguments = question.arguments if answer.arguments is None else answer.arguments
         if answer.digest != question.digest_with(arguments):
@@ -121,7 +118,7 @@ def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
 
 def is_approval_of(payload: bytes | None, digest: str) -> bool:
     """True if an answer approves the call with this digest."""
-    answer = _decode_answer(payload)
+    answer = decode_answer(payload)
     return isinstance(answer, Approved) and answer.digest == digest
 
 

@@ -8,23 +8,20 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, cast
 
 from holdfast.errors import InvalidArgument, PolicyInvalid, PolicyUnsafe, PolicyUnwritable
-from holdfast.policy.paths import real_path, why_outside
+from holdfast.plainfiles import read_plain_file
+from holdfast.policy.paths import path_problem, real_path, why_outside
 from holdfast.policy.rules import Policy, PolicyPart, Within, allow, ask, deny, within
 
 MAX_FILE: Final = 1_000_000
 """Longest policy file, in bytes."""
 _MAKERS: Final[dict[str, Callable[..., PolicyPart]]] = {"allow": allow, "ask": ask, "deny": deny, "within": within}
-_CONDITIONS: Final = ("when", "argv", "domains", "matches", "never", "name")
-_KEYS: Final = {
-    "allow": _CONDITIONS,
-    "ask": (*_CONDITIONS, "expires"),
-    "deny": (*_CONDITIONS, "reason"),
-    "within": ("tools", "name"),
-}
+_KEYS: Final = {kind: tuple(signature(make).parameters)[1:] for kind, make in _MAKERS.items()}
+"""The keys of a rule beside its kind: the keywords of the function."""
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
@@ -33,13 +30,12 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
         raise InvalidArgument("policy", path, "a list of rules, a Policy, or the path of a policy file")
     place = Path(path)
     try:
-        mode, data = _read(path)
+        found, data = read_plain_file(path, MAX_FILE + 1)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise PolicyInvalid(f"it can't be read: {said}", file=str(place)) from None
-    if not stat.S_ISREG(mode):
+        raise PolicyInvalid(f"it can't be read: {path_problem(error)}", file=str(place)) from None
+    if not stat.S_ISREG(found.st_mode):
         raise PolicyInvalid("it is no file", file=str(place))
-    if mode & stat.S_IWOTH:
+    if found.st_mode & stat.S_IWOTH:
         raise PolicyUnsafe(str(place), "everybody may write it; take that away with 'chmod o-w'")
     if len(data) > MAX_FILE:
         raise PolicyInvalid(f"it has more than {MAX_FILE:,} bytes", file=str(place))
@@ -50,19 +46,6 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
             said = f"it lies in a folder that it opens to the agent ({part}); move it out of there"
             raise PolicyUnsafe(str(place), said)
     return policy
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[int, bytes]:
-    """The mode and content of a file; does not wait for a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            return mode, b""
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return mode, file.read(MAX_FILE + 1)
-    finally:
-        os.close(descriptor)
 
 
 def parse_policy(data: bytes, file: str, folder: str) -> Policy:

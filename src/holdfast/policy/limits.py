@@ -11,7 +11,7 @@ import math
 from datetime import timedelta
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -37,7 +37,11 @@ MISSING_TOOL_MS: Final = 24 * 3_600_000
 Scope = Literal["turn", "family", "session", "daily", "total"]
 """The span of a budget: one turn, one turn with its sub-agents, one session, one day (UTC), or all of an agent."""
 Unpriced = Literal["stop", "free"]
-Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background", "wall_time"]
+Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background", "wall_ms"]
+"""A field of a consumption that a budget limits, under the same name."""
+_COUNTED: Final[tuple[Counted, ...]] = get_args(Counted)
+_KNOWN_AHEAD: Final = frozenset(("steps", "tool_calls", "background"))
+"""Those whose use by the next effect is known before it."""
 _WHOSE: Final[dict[Scope, str]] = {
     "turn": "the turn",
     "family": "the turn, with its sub-agents,",
@@ -180,7 +184,7 @@ def find_exceeded_budget(
     here, or a single one would close a session for good.
     """
     if limits.wall_ms is not None and turn.wall_ms >= limits.wall_ms:
-        return limit_reached("turn", "wall_time", limits.wall_ms / 1000, turn.wall_ms / 1000)
+        return limit_reached("turn", "wall_ms", limits.wall_ms, turn.wall_ms)
     for scope, budget, used in zip(_BEYOND, limits.budgets, (session, day, total), strict=True):
         if budget is None:
             continue
@@ -210,18 +214,13 @@ def background_room(
 
 def find_exceeded_limit(budget: Budget, used: Consumption, ahead: Consumption, scope: Scope) -> OutOf | None:
     """The limit of `budget` without room for the usage `ahead`; None if all have room."""
-    if budget.steps is not None and used.steps + ahead.steps > budget.steps:
-        return limit_reached(scope, "steps", budget.steps, used.steps)
-    if budget.tokens is not None and used.tokens >= budget.tokens:
-        return limit_reached(scope, "tokens", budget.tokens, used.tokens)
-    if budget.cost_usd is not None and used.cost_usd >= budget.cost_usd:
-        return limit_reached(scope, "cost_usd", budget.cost_usd, used.cost_usd)
-    if budget.tool_calls is not None and used.tool_calls + ahead.tool_calls > budget.tool_calls:
-        return limit_reached(scope, "tool_calls", budget.tool_calls, used.tool_calls, ahead.tool_calls)
-    if budget.background is not None and ahead.background and used.background + ahead.background > budget.background:
-        return limit_reached(scope, "background", budget.background, used.background, ahead.background)
-    if budget.wall_ms is not None and used.wall_ms >= budget.wall_ms:
-        return limit_reached(scope, "wall_time", budget.wall_ms / 1000, used.wall_ms / 1000)
+    for name in _COUNTED:
+        allowed, so_far, more = getattr(budget, name), getattr(used, name), getattr(ahead, name)
+        if allowed is None or (name == "background" and not more):
+            continue
+        full = so_far + more > allowed if name in _KNOWN_AHEAD else so_far >= allowed
+        if full:
+            return limit_reached(scope, name, allowed, so_far, 0 if name == "steps" else more)
     return None
 
 
@@ -252,13 +251,16 @@ _UNITS: Final[dict[Counted, str]] = {
     "tokens": "tokens",
     "tool_calls": "tool calls",
     "background": "calls in the background",
-    "wall_time": "seconds",
+    "wall_ms": "seconds",
 }
 
 
 def limit_reached(scope: Scope, name: Counted, allowed: float, used: float, ahead: int = 0) -> OutOf:
     """The end of a turn, in words and numbers; `ahead` more were requested."""
-    code = name if scope == "turn" else f"{scope}_{name}"
+    code = "wall_time" if name == "wall_ms" else name
+    code = code if scope == "turn" else f"{scope}_{code}"
+    if name == "wall_ms":
+        allowed, used = allowed / 1000, used / 1000
     if name == "cost_usd":
         message = f"{_WHOSE[scope]} used {_money(used)}, and may use {_money(allowed)}"
     else:
@@ -362,8 +364,7 @@ def taint_under(mandate: Mandate | None) -> Taint:
 
 def promised_use(budget: Budget, used: Consumption) -> Consumption:
     """The most usage that a running sub-agent may have at its end."""
-    counted = ("steps", "tokens", "cost_usd", "tool_calls", "background", "wall_ms")
-    return replace(used, **{name: max(getattr(used, name), getattr(budget, name) or 0) for name in counted})
+    return replace(used, **{name: max(getattr(used, name), getattr(budget, name) or 0) for name in _COUNTED})
 
 
 def share_budget(fraction: float, accounts: Iterable[Account]) -> Budget | OutOf:
@@ -378,29 +379,17 @@ def share_budget(fraction: float, accounts: Iterable[Account]) -> Budget | OutOf
 
 
 def _part(fraction: float, account: Account) -> Budget | OutOf:
-    budget, used, scope = account.budget, account.used, account.scope
-    steps = _whole(fraction, budget.steps, used.steps)
-    tokens = _whole(fraction, budget.tokens, used.tokens)
-    cost = None if budget.cost_usd is None else (budget.cost_usd - used.cost_usd) * fraction
-    calls = _whole(fraction, budget.tool_calls, used.tool_calls)
-    tasks = _whole(fraction, budget.background, used.background)
-    span = _whole(fraction, budget.wall_ms, used.wall_ms)
-    parts: tuple[tuple[Counted, float | None, int], ...]
-    parts = (("steps", steps, 0), ("tokens", tokens, 0), ("cost_usd", cost, 0), ("tool_calls", calls, -1))
-    for name, part, too_little in parts:
-        if part is not None and part <= too_little:
-            return limit_reached(scope, name, getattr(budget, name), getattr(used, name))
-    if span is not None and span < 1:
-        return limit_reached(scope, "wall_time", (budget.wall_ms or 0) / 1000, used.wall_ms / 1000)
-    return Budget(
-        steps=steps,
-        tokens=tokens,
-        cost_usd=cost,
-        tool_calls=calls,
-        background=None if tasks is None else max(tasks, 0),
-        wall_time=None if span is None else timedelta(milliseconds=span),
-    )
-
-
-def _whole(fraction: float, allowed: int | None, used: int) -> int | None:
-    return None if allowed is None else math.floor((allowed - used) * fraction)
+    parts: dict[str, Any] = {}
+    for name in _COUNTED:
+        allowed, used = getattr(account.budget, name), getattr(account.used, name)
+        if allowed is None:
+            continue
+        part = (allowed - used) * fraction
+        part = part if name == "cost_usd" else math.floor(part)
+        if name == "background":
+            part = max(part, 0)
+        elif part < 0 or (not part and name != "tool_calls"):
+            return limit_reached(account.scope, name, allowed, used)
+        parts[name] = part
+    span = parts.pop("wall_ms", None)
+    return Budget(**parts, wall_time=None if span is None else timedelta(milliseconds=span))

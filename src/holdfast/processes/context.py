@@ -24,6 +24,7 @@ import msgspec
 from holdfast import errors
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
 from holdfast.effects.keys import segment
+from holdfast.effects.performer import call_function
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.eventloop import cancel_all, spawn
@@ -38,6 +39,7 @@ from holdfast.runtime.deferrals import DEFERRAL_KIND
 from holdfast.runtime.hooks import HookRunner
 from holdfast.runtime.model_call import COMPLETE as MODEL_CALL_NAME
 from holdfast.runtime.model_call import CompletionRequest, DirectCaller
+from holdfast.runtime.session_records import read_blob
 from holdfast.runtime.turn import TurnReader
 from holdfast.runtime.waits import JournalWaits, failure_reason, wait_name
 from holdfast.store.inbox import STOP_KEY
@@ -213,12 +215,7 @@ async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
 
 async def process_value(store: Store, state: ProcessState) -> Any:  # whatever the function gave
     """The result of a process."""
-    if state.blob is None:
-        return decode_value(state.value or b"null")
-    body = await store.blob(state.blob.digest)
-    if body is None:
-        raise errors.BlobMissing(state.blob.digest)
-    return decode_value(body)
+    return decode_value((state.value or b"null") if state.blob is None else await read_blob(store, state.blob.digest))
 
 
 def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
@@ -551,21 +548,17 @@ class ProcessContext:
 
         async def call(key: str) -> Any:
             _current_step.set(key)
-            if inspect.iscoroutinefunction(function):
-                return await function(*args, **kwargs)
-            value = await asyncio.to_thread(function, *args, **kwargs)
-            return await value if inspect.isawaitable(value) else value
+            return await call_function(function, *args, **kwargs)
 
         body: object = {"args": list(args), "kwargs": kwargs} if kwargs else list(args)
         value = await self._effect("step", name, name, body, call, repeat, returns)
-        wanted = None if returns is not None else return_type(function)
-        return value if wanted is None else as_declared(value, wanted)
+        return value if returns is not None else as_declared(value, return_type(function))
 
-    async def _sample(self, what: str, take: Callable[[], Any]) -> Any:  # of what it takes
+    async def _sample(self, what: str, take: Callable[[], Any], at: tuple[EffectScope, str] | None = None) -> Any:
         async def call(_: str) -> Any:
             return take()
 
-        return await self._effect("sample", what, what, None, call, Repeat.FREE)
+        return await self._effect("sample", what, what, None, call, Repeat.FREE, at=at)
 
     async def now(self) -> datetime:
         """The time in UTC. A replay answers what the first call answered."""
@@ -593,12 +586,9 @@ class ProcessContext:
             self._versions[key] = False  # it has passed here before this was in its code
             return False
 
-        async def call(_: str) -> bool:
-            return True
-
         self._reached.add(key)
         self._versions[key] = True
-        return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
+        return await self._sample(name, lambda: True, (place, key))
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 

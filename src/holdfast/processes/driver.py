@@ -50,7 +50,7 @@ class ProcessDrive(JournalDrive):
     _state: ProcessState
 
     def __init__(self, context: RuntimeContext, journal: str, lease: Lease | None = None) -> None:
-        super().__init__(context.store, context.changes, journal, context.lease_ms, lease)
+        super().__init__(context, journal, lease)
         self._context = context
         self._performer: Performer | None = None
         self._body: asyncio.Task[Any] | None = None
@@ -364,7 +364,7 @@ class FunctionDrive(ProcessDrive):
         if self._performer is None:
             await self._ledger.append([*records, end], notify=self._end_notices(end, result))
         else:
-            await self._performer.seal(end, records, notify=self._end_notices(end, result))
+            await self._performer.seal(*records, end, notify=self._end_notices(end, result))
         crash_point("process.after_end")
         self._context.changes.ended(self.session, self._state)
         await self._stop_children()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -18,13 +19,14 @@ from holdfast.store.inbox import STOP_KEY
 from holdfast.store.spending import spend_by_day
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from holdfast.store import Spend, Store
     from holdfast.store.contract import Journal, JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
 
 
+T = TypeVar("T")
 _STORED_STATUS: Final[dict[str, records.Status]] = {
     "created": "idle",
     "succeeded": "completed",
@@ -46,6 +48,8 @@ DAMAGE: Final = (
     errors.BlobMissing,
 )
 """Damage of one journal that must not hold up another."""
+PAGE: Final = 500
+"""Items that are read at once."""
 MIN_PAGE: Final = 50
 """Least number of lines read at once, since a filter may drop some of them."""
 PREVIEW_RECORDS: Final = 32
@@ -342,23 +346,30 @@ async def journal_pages(
         before = page[-1]
 
 
+async def read_pages(
+    read: Callable[..., Awaitable[Sequence[T]]], *, limit: int = PAGE, **terms: Any
+) -> AsyncGenerator[T]:
+    """All items of a list of the store, page by page; `limit` is the size of a page."""
+    last: T | None = None
+    while page := await read(before=last, limit=limit, **terms):
+        for item in page:
+            yield item
+        last = page[-1]
+
+
 async def all_work(store: Store) -> AsyncGenerator[tuple[Work, Owner | None]]:
     """Journals that have work or are driven, with the live process that drives them."""
-    after = 0
-    while page := await store.work(after):
+    last = 0
+    while page := await store.work(last):
         for work in page:
             gone = work.holder is None or store.owner_gone(work.holder)
             yield work, None if gone else work.holder
-        after = page[-1].no
+        last = page[-1].no
 
 
-async def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
+def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
     """Open waits of one kind, in all journals."""
-    last: Wait | None = None
-    while waits := await store.open_waits(kind, before=last, limit=store.limits.page):
-        for wait in waits:
-            yield wait
-        last = waits[-1]
+    return read_pages(partial(store.open_waits, kind), limit=store.limits.page)
 
 
 async def prune_processes(

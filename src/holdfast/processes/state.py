@@ -169,7 +169,9 @@ class ProcessState:
             case kinds.Admitted() if record.key.startswith(keys.TRANSFER_PREFIX):
                 self.session = transferred_to(bytes(record.body))
             case kinds.Started() | kinds.Resumed():
-                self._begin(record)
+                self._enter(record.run)
+                self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
+                self.started = self.started or record.at
             case kinds.Parked():
                 self._enter(record.run)
                 self.status, self.waits = "waiting", record.waits
@@ -208,11 +210,6 @@ class ProcessState:
             told = msgspec.json.decode(bytes(record.value))
             if told["session"].startswith(f"{self.id}."):
                 self.turns.append((told["session"], told["input"]))
-
-    def _begin(self, record: kinds.Started | kinds.Resumed) -> None:
-        self._enter(record.run)
-        self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
-        self.started = self.started or record.at
 
     def _enter(self, run: str) -> None:
         attempt = keys.attempt_of_run(run)

@@ -37,7 +37,7 @@ from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
 from holdfast.store.spending import Spend
-from holdfast.tools.results import RESULT_READER, shorten
+from holdfast.tools.results import shorten
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
 
@@ -214,9 +214,8 @@ class TaskRun:
         waits = JournalWaits(context.store, state.id)
         self.waits = ToolWaits(waits, self.performer)
         self.deferrals = Deferrals(waits, self.performer)
-        self._agent = agent = context.agents.get(state.name or "")
-        reads_on = agent is not None and RESULT_READER in agent.tools
-        self._executor = ToolExecutor(self, self.performer, self.deferrals, reads_on=reads_on)
+        self.agent = context.agents.get(state.name or "")
+        self._executor = ToolExecutor(self)
         self._report: tuple[str | None, float | None] | None = None
         self._report_timer: asyncio.TimerHandle | None = None
 
@@ -230,7 +229,7 @@ class TaskRun:
         if isinstance(decision, SettleAsUnknown) and was_suspended(past, key):
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
-        bound, refused = bind(sent, tool, () if self._agent is None else self._agent.tools)
+        bound, refused = bind(sent, tool, () if self.agent is None else self.agent.tools)
         if not begun and tool is not None and not _is_approved(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
             refused = records.ErrorInfo(DENIED_ERROR, said)
@@ -250,7 +249,7 @@ class TaskRun:
     async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> records.Outcome:
         """Make the call, or wait for the one under way."""
         turn = HookTurn(self.session, self._state.name or "", self.run, self.metadata)
-        hooks, clean = () if self._agent is None else self._agent.hooks, self.performer.redactor.text
+        hooks, clean = () if self.agent is None else self.agent.hooks, self.performer.redactor.text
         current_hooks.set(HookRunner(hooks, turn, guards=self._context.hooks, clean=clean))
         if work is not None:
             work.call = prepared
@@ -287,7 +286,7 @@ class TaskRun:
             title, said = process_state.task_end_title(self._call, word), process_state.task_end_text(outcome, text)
             notices.append(Notify(self._state.session, f"task_{word}", title, said, source=about, key=f"task/{about}"))
         crash_point("task.before_end")
-        await self.performer.seal(ended, [outcome], notify=notices)
+        await self.performer.seal(outcome, ended, notify=notices)
         crash_point("task.after_end")
 
     # ---- what tools may use ----

@@ -13,22 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
 from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError, PayloadTooLarge
 from holdfast.messages import ToolCall, ToolResult
-from holdfast.policy.approvals import (
-    EXPIRES_MS,
-    KIND,
-    MARK,
-    Approved,
-    Denied,
-    Question,
-    is_approval_of,
-    read_answer,
-    refusal_text,
-)
+from holdfast.policy import approvals
+from holdfast.policy.approvals import Approved, Denied, Question
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
 from holdfast.policy.rules import Decision, Subject, Taint, decide
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
@@ -108,12 +98,13 @@ class Authorizer:
         known, call = self.decisions(prepared.key), authorized(prepared)
         if known.questioned:
             # A recorded answer counts only if the sealed row of its question agrees; otherwise it was forged.
-            wait = None if known.answered is None else await self._host.waits.find(known.answered)
+            store, journal = self._host.context.store, self._host.session
+            wait = None if known.answered is None else await store.wait(journal, known.answered)
             forged = known.forged(wait, begun=not call.fresh)
             if forged is not None:
                 raise await self._host.quarantine(f"{forged}: another program has written that")
             if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
-                call = _denied(call, refusal_text(call.request.name, Denied("the approval was revoked")))
+                call = _denied_by_person(call, Denied("the approval was revoked"))
         if not call.fresh or call.bound is None or call.refused is not None:
             return _declined(call)
         state = await self._decide(call, known, taint)
@@ -154,11 +145,11 @@ class Authorizer:
         if not call.is_made:
             return call
         if isinstance(known.answer, Denied):
-            return _denied(call, refusal_text(call.request.name, known.answer))
+            return _denied_by_person(call, known.answer)
         subject = self._subject(call)
         decision = self._policy_decision(subject, taint)
         if decision.verdict == "deny":
-            return _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
+            return _denied_by_policy(call, decision)
         # A rule that a person stored for a sub-agent does not answer a question of its parent's policy.
         each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
         if why is not None and decision.verdict == "allow":
@@ -212,10 +203,11 @@ class Authorizer:
         name, now = question.wait, self._performer.now()
         body = msgspec.json.encode(question)
         try:
-            wait = await self._host.waits.open(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
+            due = now + (expires_ms or approvals.EXPIRES_MS)
+            wait = await self._host.waits.open(name, due, kind=approvals.KIND, body=body)
         except PayloadTooLarge as error:
             said = f"it is too large for a person to be asked about ({error.size:,} bytes)"
-            return _denied(call, refusal_text(call.request.name, Denied(said)))
+            return _denied_by_person(call, Denied(said))
         cause, step = Cause("call", question.effect), self._performer.iteration or 0
         ask = EffectRequest("await_event", name, question.digest, cause=cause, iteration=step)
         if wait.state == "open":
@@ -224,7 +216,7 @@ class Authorizer:
             return ParkedCall(call, (name,), question, expires_ms)
         resolved = wait.state == "resolved"
         closed = "nobody answered in time" if wait.state == "expired" else f"the question was {wait.state}"
-        answer = read_answer(question, wait.payload) if resolved else Denied(closed)
+        answer = approvals.read_answer(question, wait.payload) if resolved else Denied(closed)
         used = await self._performer.succeeded(name, None if asked else ask, msgspec.json.encode(answer))
         if isinstance(used, Done):
             before = (*call.before, used)
@@ -241,10 +233,7 @@ class Authorizer:
             return parked
         decision = self._policy_decision(self._subject(call), taint)
         if decision.verdict == "deny":  # reads since then count, even if a person approves
-            call = await self.withdraw(parked)
-            return _declined(
-                _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
-            )
+            return _declined(_denied_by_policy(await self.withdraw(parked), decision))
         state = await self._ask(call, question, parked.expires_ms, taint, asked=True)
         if isinstance(state, ParkedCall):
             return state
@@ -272,7 +261,7 @@ class Authorizer:
 
     async def _apply_answer(self, call: AuthorizedCall, answer: Approved | Denied, taint: Taint) -> AuthorizedCall:
         if isinstance(answer, Denied):
-            return _denied(call, refusal_text(call.request.name, answer))
+            return _denied_by_person(call, answer)
         if answer.arguments is None:
             return replace(call, approved=True)  # it runs as it was shown
         # The person changed the arguments: rules that no approval overrides apply to the new ones too.
@@ -403,6 +392,14 @@ def _denied(call: AuthorizedCall, message: str) -> AuthorizedCall:
     return replace(call, refused=ErrorInfo(DENIED_ERROR, message))
 
 
+def _denied_by_person(call: AuthorizedCall, answer: Denied) -> AuthorizedCall:
+    return _denied(call, approvals.refusal_text(call.request.name, answer))
+
+
+def _denied_by_policy(call: AuthorizedCall, decision: Decision) -> AuthorizedCall:
+    return _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
+
+
 def _denied_or_answered(call: AuthorizedCall, decision: ToolDecision, why: str = "") -> AuthorizedCall:
     match decision:
         case Deny(reason):
@@ -477,7 +474,7 @@ class RecordedDecisions:
             return None  # a denial lets nothing run
         if wait is None:
             return f"{self.answered!r} counts as approved, and there is no such wait"
-        used = wait.consumed and is_approval_of(wait.payload, self.answer.digest)
+        used = wait.consumed and approvals.is_approval_of(wait.payload, self.answer.digest)
         if used or wait.state == "revoked":  # a revoked wait has lost its answer
             return None
         return f"{self.answered!r} counts as approved, and its wait does not say so"
@@ -498,7 +495,7 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
         if isinstance(found.outcome, Done):
             decisions = tuple(_decisions.decode(await performer.read_value(found.outcome)))
             hooks[found.outcome.key.removeprefix(key)] = decisions
-    questions = performer.below(key, MARK)
+    questions = performer.below(key, approvals.MARK)
     # The last used answer: a call that has changed meanwhile needs a new approval.
     used = next((each.outcome for each in reversed(questions) if isinstance(each.outcome, Done)), None)
     answer = None if used is None else _answers.decode(await performer.read_value(used))
@@ -521,7 +518,10 @@ async def hook_record(
     Unrecordable decisions are a denial.
     """
     try:
-        plain = [_as_json(decision) for decision in decided]
+        plain = [
+            Answer(msgspec.json.decode(encode_value(decision.value))) if isinstance(decision, Answer) else decision
+            for decision in decided
+        ]
         # Secrets among the arguments are replaced by their names already now: the call must be the same after a crash.
         body = performer.redactor.bytes(msgspec.json.encode(plain))
         known = _decisions.decode(body)
@@ -533,20 +533,6 @@ async def hook_record(
         said = performer.redactor.text(str(error))[:500]
     denied: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {said}")]
     return denied, await performer.succeeded(key, ask, msgspec.json.encode(denied))
-
-
-def _as_json(decision: ToolDecision) -> ToolDecision:
-    match decision:
-        case Replace(arguments):
-            check_json(arguments)
-            return decision
-        case Answer(value):
-            given: Any = msgspec.json.decode(encode_value(value))
-            return Answer(given)
-        case Deny(reason):
-            return Deny(str(reason))
-        case Ask(why):
-            return Ask(str(why))
 
 
 def _withheld(call: AuthorizedCall, outcome: Done | Failed, reason: str) -> Failed:

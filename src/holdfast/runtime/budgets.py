@@ -116,8 +116,8 @@ class SharedBudgets:
         out = await self._find_exhausted(state.used, ahead)
         return None if effect.id <= recorded else out  # effects that have begun are not judged again
 
-    async def find_exhausted_in_batch(self, used: Consumption, within: Consumption, ahead: Consumption) -> OutOf | None:
-        """The budget without room for more calls of a batch that has used `within` so far."""
+    async def find_exhausted_within(self, used: Consumption, within: Consumption, ahead: Consumption) -> OutOf | None:
+        """The budget without room for `ahead` in an effect that has used `within` so far."""
         out = await self._find_exhausted(used, ahead)
         if self.tasks is not None:
             self.tasks += within.background  # it bounds the whole batch

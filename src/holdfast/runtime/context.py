@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.models.prices import Price
     from holdfast.processes import service, sub_agents
     from holdfast.processes.tasks import Tasks
-    from holdfast.runtime import session, session_driver
+    from holdfast.runtime import drive, session
     from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.hooks import AfterTurnHooks
     from holdfast.runtime.programs import Sandboxes
@@ -90,7 +90,7 @@ class RuntimeContext:
     store: Store
     agents: Mapping[str, Agent]
     changes: ChangeFeed
-    turnstile: session_driver.Turnstile
+    turnstile: drive.Turnstile
     lease_ms: int
     prices: Mapping[str, Price]
     can_deliver: Callable[[str], bool]

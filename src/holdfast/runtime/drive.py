@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import errors, eventloop
 from holdfast.effects import performer, scopes
-from holdfast.runtime.context import RuntimeClosing
+from holdfast.runtime.context import RuntimeClosing, RuntimeContext
 from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
-    from holdfast.runtime.changes import ChangeFeed
-    from holdfast.store import Store, contract
+    from holdfast.store import contract
 
 
 _log: Final = logging.getLogger("holdfast.driver")
@@ -27,13 +27,11 @@ LOOK_AGAIN: Final = 0.25
 class JournalDrive:
     """One drive of one journal, by this process, while it holds the lease."""
 
-    def __init__(
-        self, store: Store, changes: ChangeFeed, journal: str, lease_ms: int, lease: contract.Lease | None = None
-    ) -> None:
+    def __init__(self, context: RuntimeContext, journal: str, lease: contract.Lease | None = None) -> None:
+        self.context = context
         self.session = journal
-        self._store = store
-        self._changes = changes
-        self._lease_ms = lease_ms
+        self._store = context.store
+        self._changes = context.changes
         self._claimed: LeaseHolder | None = None if lease is None else self._claim(lease)
         self._ledger: performer.LeasedJournal
         self._stopping = False
@@ -103,7 +101,7 @@ class JournalDrive:
     # ---- the bones ----
 
     def _claim(self, lease: contract.Lease | None = None) -> LeaseHolder:
-        return LeaseHolder(self._store, self.session, self._lease_ms, self._last_seen, lease)
+        return LeaseHolder(self._store, self.session, self.context.lease_ms, self._last_seen, lease)
 
     async def _hold(self, lease: contract.Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         self._heard = max(self._heard, lease.wakes)
@@ -135,6 +133,21 @@ class JournalDrive:
                 await self._look()
         if self._interruption is not None:
             await asyncio.get_running_loop().create_future()
+
+    @property
+    def has_news(self) -> bool:
+        """True if something that this process has heard of must be read, or a request to stop has come."""
+        return self._news or self._reading.locked() or self._interruption is not None
+
+    async def boundary(self) -> None:
+        """Pass a point between two effects: other sessions may go first, and a closing runtime stops the drive here."""
+        if self._stopping:
+            raise RuntimeClosing
+        if self._news or self._reading.locked():
+            await self.attend()
+        waiting = self.context.turnstile.place()
+        if waiting is not None:
+            await waiting
 
     async def _look(self) -> None:
         """Read the inbox and act on urgent inputs."""
@@ -168,3 +181,50 @@ class JournalDrive:
             if len(page) < self._store.limits.page:
                 break
         return found
+
+
+TURNSTILE_WIDTH: Final = 16
+"""Sessions that take a step in one round of the event loop."""
+
+
+class Turnstile:
+    """Limits the sessions that take a step in one round of the event loop. The others wait in order."""
+
+    def __init__(self, width: int = TURNSTILE_WIDTH) -> None:
+        self._width = width
+        self._left = width
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._scheduled = False
+
+    async def enter(self) -> None:
+        """Pass, in this round or in a later one."""
+        waiting = self.place()
+        if waiting is not None:
+            await waiting
+
+    def place(self) -> asyncio.Future[None] | None:
+        """Pass at once if this round has room; otherwise returns a future to wait for."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_round)
+        if self._left > 0 and not self._waiting:
+            self._left -= 1
+            return None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        return waiter
+
+    def _next_round(self) -> None:
+        self._left = self._width
+        while self._waiting and self._left > 0:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                self._left -= 1
+        self._scheduled = bool(self._waiting)
+        if self._scheduled:
+            asyncio.get_running_loop().call_soon(self._next_round)
+
+
+turnstiles: Final = eventloop.PerLoop(Turnstile)
+"""One per event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

@@ -70,12 +70,6 @@ class HookRunner:
     def has(self, name: str) -> bool:
         return name in self.overridden
 
-    def showing(self, show: Show) -> HookRunner:
-        """The same hooks, with another way to show those that fail."""
-        copied = HookRunner(self._hooks, self.turn, show, clean=self._clean)
-        copied._guards = self._guards
-        return copied
-
     # ---- deciding ----
 
     async def before_turn(self) -> Deny | None:

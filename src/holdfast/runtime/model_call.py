@@ -26,6 +26,7 @@ from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import Price, context_window, reply_cost
+from holdfast.policy import limits
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
 from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
@@ -41,18 +42,13 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.effects.scopes import EffectScope
-    from holdfast.policy.limits import OutOf
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.secrets.redactor import StreamRedactor
     from holdfast.turns.compaction.budget import ContextBudget
     from holdfast.turns.conversation import OpenTurn
 
-    BudgetCheck = Callable[[messages.Usage, float | None], Awaitable[OutOf | None]]
+    BudgetCheck = Callable[[limits.Consumption, limits.Consumption], Awaitable[limits.OutOf | None]]
     _HookKind: TypeAlias = RequestKind | Literal["compaction"]
-
-
-_HIDDEN_EVENTS: Final = frozenset((messages.StreamStart, messages.CallEnd))
-"""Stream events that are not shown as live events."""
 
 
 @dataclass(repr=False, eq=False, slots=True)
@@ -124,7 +120,7 @@ class ModelCaller:
         self, host: SessionDrive, agent: Agent, turn: OpenTurn, performer: Performer, hook_runner: hooks.HookRunner
     ) -> None:
         self._host = host
-        self._agent = agent
+        self.agent = agent
         self._prepared = prepare(agent)
         self._run = turn.run
         self._performer = performer
@@ -145,7 +141,6 @@ class ModelCaller:
         """Attempts of this call before its context was compacted."""
         self._unpaid: tuple[messages.Attempt, ...] = ()
         """Those of them with uncounted usage."""
-        self.rules = self._prepared.rules
         self._environment_id = turn.environments.get(agent.name)
         """The environment of the agent that was recorded last."""
         self._faithful = getattr(agent.model, "faithful", False)
@@ -155,7 +150,7 @@ class ModelCaller:
     def unfinished(self) -> tuple[str, messages.ModelReply | None]:
         """The unfinished reply as it would be recorded now, with the id of its message; without text only its usage."""
         found = self._partial
-        reply = None if found is None else found.reply(self._agent.model.name)
+        reply = None if found is None else found.reply(self.agent.model.name)
         return ("", self._wasted) if found is None or reply is None else (found.answer, reply)
 
     def left_over(self, now: int) -> Iterator[Record]:
@@ -164,7 +159,7 @@ class ModelCaller:
             yield from self.compactor.left_over(now)
         found = self._partial
         if found is not None and (any(found.words) or found.whole or found.attempts):
-            outcome = found.outcome(self._agent.model.name, now)
+            outcome = found.outcome(self.agent.model.name, now)
             if isinstance(outcome, Cancelled) and (wasted := self._wasted) is not None:
                 yield results.paid_for(wasted, outcome)
             yield outcome
@@ -250,32 +245,34 @@ class ModelCaller:
 
     def _get_compactor(self) -> compaction.Compactor:
         if self.compactor is None:
-            self.compactor = compaction.Compactor(self._host, self._agent, self._turn, self._model_hooks)
+            self.compactor = compaction.Compactor(self._host, self.agent, self._turn, self._model_hooks)
         return self.compactor
 
     async def _find_exhausted_budget(self, check_budget: BudgetCheck) -> UsedUp | None:
         compactor = self.compactor
         if compactor is None or not compactor.has_usage:
             return None
-        if (out := await check_budget(compactor.usage, compactor.cost)) is None:
+        usage, cost = compactor.usage, compactor.cost
+        within = limits.Consumption(0, usage.total, cost or 0.0, unpriced=cost is None)
+        if (out := await check_budget(within, limits.ONE_STEP)) is None:
             return None
         return UsedUp(out, *compactor.take_usage())
 
     @cached_property
     def _room(self) -> ContextBudget | None:
         """The room of a request; None if the window of the model is unknown, or compaction is disabled."""
-        asked = self._agent.compaction
+        asked = self.agent.compaction
         if not asked.enabled:
             return None
         # In a fallback list the smallest window counts.
-        found = [asked.window] if asked.window else map(context_window, self._agent.model.name.split(" | "))
+        found = [asked.window] if asked.window else map(context_window, self.agent.model.name.split(" | "))
         window = min((window for window in found if window is not None), default=None)
         return None if window is None else asked.room(window, self._prepared.fixed_tokens)
 
     def _effect_request(self, thread: Thread) -> EffectRequest:
         content, performer = digest_of_bytes("request", self._prepared.prefix.encode() + thread.chain), self._performer
         step = performer.iteration or 0
-        return EffectRequest("model_call", self._agent.name, content, cause=performer.cause, iteration=step)
+        return EffectRequest("model_call", self.agent.name, content, cause=performer.cause, iteration=step)
 
     def _with_context(
         self, response: Replied | ModelCallFailed, whole: Thread, seen: Thread
@@ -347,7 +344,7 @@ class ModelCaller:
         """Usage of a call that ended with an error."""
         wasted = results.paid_tries((*self._unpaid, *error.attempts))
         if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
-            wasted = messages.ModelReply((), "cancelled", error.usage, self._agent.model.name)
+            wasted = messages.ModelReply((), "cancelled", error.usage, self.agent.model.name)
         return None if wasted is None else self._with_cost(wasted)
 
     def _record_environment(self, key: str) -> None:
@@ -359,7 +356,7 @@ class ModelCaller:
         place = f"{key}{environment.MARK}{1 + len(performer.below(key, environment.MARK))}"
         self._environment_id = id = prepared.environment_id
         prefix, step = msgspec.Raw(msgspec.json.encode({"prefix": prepared.prefix})), performer.iteration or 0
-        ask = EffectRequest("sync_environment", self._agent.name, id, prefix, cause=Cause("model", key), iteration=step)
+        ask = EffectRequest("sync_environment", self.agent.name, id, prefix, cause=Cause("model", key), iteration=step)
         small = len(body) <= environment.INLINE
         value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))
         performer.submit([Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)], patient=True)
@@ -373,7 +370,7 @@ class ModelCaller:
             tools = self._redacted_tools(request.tools)
             request = msgspec.structs.replace(request, instructions=instructions, tools=tools)
         self._show(events.ContextBuilt, messages=len(request.messages))
-        self._show(events.ModelStarted, model=self._agent.model.name, step=effect.position + 1)
+        self._show(events.ModelStarted, model=self.agent.model.name, step=effect.position + 1)
         return request
 
     def _redacted_tools(self, tools: tuple[messages.ToolSpec, ...]) -> tuple[messages.ToolSpec, ...]:
@@ -427,7 +424,7 @@ class ModelCaller:
     def _with_cost(self, reply: messages.ModelReply) -> messages.ModelReply:
         if reply.cost is not None:
             return reply
-        asked = reply.attempts[-1].model if reply.attempts else self._agent.model.name
+        asked = reply.attempts[-1].model if reply.attempts else self.agent.model.name
         cost = self._host.price(reply, asked)
         return reply if cost is None else msgspec.structs.replace(reply, cost=cost)
 
@@ -446,7 +443,7 @@ class ModelCaller:
         return [digest for digest in found if digest not in self._files]
 
     async def _stream(self, partial: PartialReply, request: messages.ModelRequest) -> messages.ModelReply:
-        model = self._agent.model
+        model = self.agent.model
         self._partial = partial
         stream = stream_batches(model, request)
         try:
@@ -460,13 +457,14 @@ class ModelCaller:
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
                     if kind is messages.StreamUsage:
                         partial.usage = cast("messages.StreamUsage", event).usage
-                    elif kind not in _HIDDEN_EVENTS:
+                    else:
                         self._show_event(event, partial.words)
         finally:
             await stream.aclose()
         raise errors.StreamCut(model.name)
 
     def _show_event(self, event: messages.StreamEvent, said: list[str]) -> None:
+        """Show what a stream event tells; its start and the end of a call tell nothing."""
         if type(event) is messages.TextChunk:
             said.append(event.text)
             self._show_delta(events.TextDelta, "text", event.text)

@@ -511,12 +511,9 @@ class ProgramRunner:
         for wait in waits:
             await self._host.waits.close(wait)
 
-    async def _report_end(self, step: ProgramStep) -> object:
+    async def _report_end(self, step: contract.ProgramEnd | contract.ProgramFailure | contract.LimitHit) -> object:
         await self._keep(getattr(step, "kept", None))
         notes = self._notes
-        if self._unknown and not isinstance(step, contract.ProgramEnd):
-            named = ", ".join(sorted({keys.tool_in_key(key) for key in self._unknown}))
-            notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
         if isinstance(step, contract.ProgramEnd):
             variables: dict[str, Any] = {}
             if step.kept is None:
@@ -525,8 +522,9 @@ class ProgramRunner:
             elif step.kept.dropped:
                 variables = {"dropped": dict(step.kept.dropped)}
             return _report({"value": step.value}, step.printed, notes, variables)
-        if isinstance(step, PendingCalls):
-            raise errors.InvariantBroken(f"{step!r} is no end")
+        if self._unknown:
+            named = ", ".join(sorted({keys.tool_in_key(key) for key in self._unknown}))
+            notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
         raise ToolFailure(program_error(step, self._programs.variables, notes))
 
     async def _keep(self, kept: contract.KeptVariables | None) -> None:

@@ -25,7 +25,6 @@ from holdfast.turns.keys import DEFERRAL
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 
-    from holdfast.effects.performer import Performer
     from holdfast.effects.replay import RecordedEffect, RunHistory
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
@@ -46,9 +45,9 @@ _NULL: Final = b"null"
 class Reconciler:
     """Reconciles interrupted calls on behalf of one turn, or of one background task."""
 
-    def __init__(self, caller: CallHost, performer: Performer) -> None:
+    def __init__(self, caller: CallHost) -> None:
         self._caller = caller
-        self._performer = performer
+        self._performer = caller.performer
 
     async def reconcile(
         self, call: PreparedCall, from_outside: Callable[[], Awaitable[Outcome | None]] | None = None

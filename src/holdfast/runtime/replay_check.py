@@ -22,7 +22,6 @@ from holdfast.turns.machine import Ending
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.messages import ModelReply
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.store import Store
 
@@ -87,7 +86,6 @@ async def _before(store: Store, parent: str | None, at: int) -> Conversation:
         return Conversation()
     conversation = await read_conversation(store, parent, upto=at)
     conversation.cut()
-    conversation.endings.clear()
     return conversation
 
 
@@ -210,20 +208,10 @@ class _ReplayHost:
     def show(self, *_: object) -> None:
         """Drop a live event: a check has no observers."""
 
-    async def attend(self) -> None:
-        """Does nothing: a replay has no inbox."""
+    show_late = show
 
     async def boundary(self) -> None:
         """Does nothing: a replay has no other work."""
-
-    async def task_for_call(self, key: str) -> str | None:
-        return None  # only the journal counts
-
-    def mode_of(self, agent: str) -> str | None:
-        return None
-
-    def price(self, reply: ModelReply, asked: str) -> float | None:
-        return None
 
 
 class _NoRuntime:

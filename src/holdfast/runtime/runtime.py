@@ -28,6 +28,7 @@ from holdfast.processes import service, sub_agents, tasks
 from holdfast.runtime import attachments, budgets, context, deferrals, session_driver, session_records
 from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
+from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from holdfast.models.prices import Price
     from holdfast.processes import definition
     from holdfast.records import Status
-    from holdfast.runtime.drive import JournalDrive
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
@@ -188,7 +188,7 @@ class Runtime:
             store,
             self.agents,
             ChangeFeed(store),
-            session_driver.turnstiles.here(),
+            turnstiles.here(),
             lease_ms,
             own_prices or {},
             session_driver.check_gate(can_deliver),
@@ -633,5 +633,5 @@ def count_driver(path: Path | str | None) -> Generator[None]:
             del _drivers[store]
 
 
-openings: Final = eventloop.PerLoop(lambda: session_driver.Turnstile(3))
+openings: Final = eventloop.PerLoop(lambda: Turnstile(3))
 """Opening a runtime takes about 2 ms of the event loop: only a few of many `hf.run` do so in one round."""

@@ -19,7 +19,7 @@ from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.policy.admission import Admission, decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.lists import StuckProcess
+from holdfast.processes.lists import StuckProcess, all_work
 from holdfast.records import InputTaint, Opened, Status, metadata_of
 from holdfast.runtime import session_driver, session_records
 from holdfast.runtime.attachments import Attachments
@@ -367,15 +367,13 @@ class Sessions:
     async def without_agent(self) -> list[StuckProcess]:
         """Sessions with work whose agents are unknown here and that no other process drives."""
         found: list[StuckProcess] = []
-        after = 0
-        while self._context.engine is not None and (page := await self._store.work(after)):
-            for work in page:
-                held = work.holder is not None and not self._store.owner_gone(work.holder)
-                if work.kind == "session" and not held and (name := work.agent or "") not in self._agents:
-                    self.warn_missing(name, work.journal)
-                    helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
-                    found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
-            after = page[-1].no
+        if self._context.engine is None:
+            return found
+        async for work, holder in all_work(self._store):
+            if work.kind == "session" and holder is None and (name := work.agent or "") not in self._agents:
+                self.warn_missing(name, work.journal)
+                helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
+                found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
         return found
 
     # ---- admission ----
@@ -438,15 +436,12 @@ class Sessions:
             terms = await self.terms(holder)
             if said.origin == "user" and not said.compact and (wrong := find_input_error(terms, session, said.parts)):
                 raise wrong
-            limits = None if (known := self._agents.get(holder)) is None else known.limits
-            due = None if said.deadline_from_start else said.deadline_ms
-            if due is None and not said.deadline_from_start and limits is not None and limits.deadline is not None:
-                due = milliseconds(limits.deadline)
+            due = None if said.deadline_from_start else session_driver.turn_span(said, self._agents.get(holder))
             window = None  # rules that need no look at earlier inputs are not for the store
             if terms.looks_back_ms:
                 window_ms, duplicate_ms = milliseconds(terms.window), milliseconds(terms.duplicate_window)
                 window = AdmissionWindow(terms.per_window, window_ms, terms.duplicates, duplicate_ms)
-            early = due is None and self._context.engine is not None
+            engine = self._context.engine
             accepting = self._store.accept_into(
                 session,
                 "session",
@@ -454,7 +449,7 @@ class Sessions:
                 body,
                 key=key,
                 refs=input_blobs(said),
-                patient=early,
+                patient=due is None and engine is not None,
                 role=None if said.mandate is None else ROLE,
                 session=None if said.mandate is None else said.mandate.session,
                 admission=window,
@@ -463,15 +458,14 @@ class Sessions:
                 metadata=metadata,
             )
             # The drive of an idle session begins at once: its lease is claimed in the same commit.
-            begun = early and self._context.engine is not None and self._context.engine.begin_early(session)
+            begun = due is None and engine is not None and engine.begin_early(session)
             receipt = await accepting
             if receipt.fresh and due is not None:
                 # The deadline counts while the input is queued, too; then no drive watches it.
-                await self._store.open_wait(
-                    session, deadline_wait(keys.turn_id(receipt.input)), deadline=receipt.at + due
-                )
-            if self._context.engine is not None and not begun and (session, key) not in self._context.held_inputs:
-                self._context.engine.poke(session)
+                timer = deadline_wait(keys.turn_id(receipt.input))
+                await self._store.open_wait(session, timer, deadline=receipt.at + due)
+            if not begun and (session, key) not in self._context.held_inputs:
+                self._context.poke(session)
         except REFUSALS as error:
             await self.record_refusal(session, agent, key, error)
             raise
@@ -480,7 +474,7 @@ class Sessions:
     async def holder(self, session: str, agent: str) -> str:
         """The current agent of a session opened with `agent`: that one, or the target of the last handoff."""
         known = self._agents.get(agent)
-        if known is not None and not prepare(known).has_handoffs:
+        if known is not None and not prepare(known).handoffs:
             return agent
         return await self._holder_of(session) or agent
 

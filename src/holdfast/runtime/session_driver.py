@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
     from holdfast import events
     from holdfast.policy import limits
-    from holdfast.runtime import hooks, tool_execution
     from holdfast.store import Notification
     from holdfast.turns.conversation import Conversation
 
@@ -63,11 +60,16 @@ class InboxInput:
         """The deadline of the turn that it begins. `begun` is the start; without it such deadlines are None."""
         if not isinstance(self.said, UserInput):
             return None
-        span = self.said.deadline_ms
-        if span is None and agent is not None and agent.limits.deadline is not None:
-            span = rules.milliseconds(agent.limits.deadline)
+        span = turn_span(self.said, agent)
         since = begun if self.said.deadline_from_start else self.input.at
         return None if span is None or since is None else since + span
+
+
+def turn_span(said: UserInput, agent: Agent | None) -> int | None:
+    """Most milliseconds of the turn of an input: its own limit, or else that of the agent."""
+    if said.deadline_ms is not None or agent is None or agent.limits.deadline is None:
+        return said.deadline_ms
+    return rules.milliseconds(agent.limits.deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,7 @@ class SessionDrive(drive.JournalDrive):
     """
 
     def __init__(self, context: RuntimeContext, session: str, *, stops_only: bool = False) -> None:
-        super().__init__(context.store, context.changes, session, context.lease_ms)
-        self.context = context
+        super().__init__(context, session)
         self._agent: Agent | None = None
         """The agent that has the session, if this runtime has it."""
         self._open: OpenTurn | None = None
@@ -533,7 +534,7 @@ class SessionDrive(drive.JournalDrive):
     async def _break_off(self, run: turn_runner.TurnRunner, interruption: Interruption) -> None:
         """End the turn at once. Calls under way are recorded as cancelled or unknown."""
         asked: list[Record] = [] if interruption.stop is None else [await self._admit(interruption.stop)]
-        if self._agent is None or prepare(self._agent).has_sub_agents:
+        if self._agent is None or prepare(self._agent).sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
         why = results.stop_reason(interruption.ending.status, interruption.ending.message)
         left = [
@@ -591,32 +592,8 @@ class SessionDrive(drive.JournalDrive):
         await self._store.quarantine(self.session, reason)
         return errors.JournalCorrupt(self.session, 0, reason)
 
-    async def task_for_call(self, key: str) -> str | None:
-        """The id of the background task of the call `key`, if any."""
-        return await self.context.tasks.task_for_call(self.session, key)
-
-    async def start_task(self, call: tool_call.AuthorizedCall) -> str:
-        """Perform a call in the background; returns the id of the task once it is durable."""
-        return await self.context.tasks.start(self.session, *self._names(), call)
-
-    async def adopt_task(self, work: tool_execution.SpillableCall) -> str:
-        """Move a running call to the background; returns the id of the task once it is durable."""
-        return await self.context.tasks.adopt(self.session, *self._names(), work)
-
-    def _names(self) -> tuple[str, str]:
-        return "" if self._agent is None else self._agent.name, "" if self._open is None else self._open.run
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        """Cancel a task that is being made: its turn is stopped."""
-        with suppress(errors.HoldfastError):  # the task was not made
-            await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
-
-    def after_turn(self, hooked: hooks.HookRunner, ending: machine.Ending) -> None:
-        """Run the `after_turn` hooks of an ended turn, without waiting for them."""
-        self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
-
-    def _show_later(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        """Show an event that may come after this drive: in the buffer of the running drive, or in a new one."""
+    def show_late(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
+        """Publish an event that may come after this drive: by the buffer of the running drive, or by a new one."""
         changes = self.context.changes
         if (buffer := changes.buffers.get(self.session)) is not None:
             buffer.publish(kind, run, fields)
@@ -630,11 +607,6 @@ class SessionDrive(drive.JournalDrive):
     def quiet(self) -> bool:
         """True if `steering` would find nothing new."""
         return not (self.has_news or self._inbox or self._store.shared)
-
-    @property
-    def has_news(self) -> bool:
-        """True if something that this process has heard of must be read, or a request to stop has come."""
-        return self._news or self._reading.locked() or self._interruption is not None
 
     async def steering(self) -> list[tuple[Admitted, messages.UserMessage]]:
         """Take the inputs that enter the running turn now."""
@@ -661,16 +633,6 @@ class SessionDrive(drive.JournalDrive):
         """Call `heard` whenever something comes for the session; None ends that."""
         self._listener = heard
 
-    async def boundary(self) -> None:
-        """Pass a point between two effects: other sessions may go first, and a closing runtime stops the drive here."""
-        if self._stopping:
-            raise RuntimeClosing
-        if self._news or self._reading.locked():
-            await self.attend()
-        waiting = self.context.turnstile.place()
-        if waiting is not None:
-            await waiting
-
     def let_run(self, ms: int | None) -> None:
         """Check budgets of time again after so many milliseconds; None: no more."""
         if ms is None and self._look_at is None:
@@ -688,50 +650,3 @@ class SessionDrive(drive.JournalDrive):
 def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
     """True if a stop request names `turn`, or an input that has entered it."""
     return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
-
-
-TURNSTILE_WIDTH: Final = 16
-"""Sessions that take a step in one round of the event loop."""
-
-
-class Turnstile:
-    """Limits the sessions that take a step in one round of the event loop. The others wait in order."""
-
-    def __init__(self, width: int = TURNSTILE_WIDTH) -> None:
-        self._width = width
-        self._left = width
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._scheduled = False
-
-    async def enter(self) -> None:
-        """Pass, in this round or in a later one."""
-        waiting = self.place()
-        if waiting is not None:
-            await waiting
-
-    def place(self) -> asyncio.Future[None] | None:
-        """Pass at once if this round has room; otherwise returns a future to wait for."""
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_round)
-        if self._left > 0 and not self._waiting:
-            self._left -= 1
-            return None
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        return waiter
-
-    def _next_round(self) -> None:
-        self._left = self._width
-        while self._waiting and self._left > 0:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                self._left -= 1
-        self._scheduled = bool(self._waiting)
-        if self._scheduled:
-            asyncio.get_running_loop().call_soon(self._next_round)
-
-
-turnstiles: Final = eventloop.PerLoop(Turnstile)
-"""One per event loop: two hundred runtimes on one loop keep it no busier than two hundred sessions of one."""

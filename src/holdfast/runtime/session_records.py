@@ -32,11 +32,12 @@ async def fetch_value(store: Store, record: Record) -> Record:
         shown = is_compaction(record.key) or programs.is_kept(record.key) or programs.is_finish(record.key)
         if key is None or (key.inner and not shown):
             return record
-    value = msgspec.Raw(await _read_blob(store, record.blob.digest))
+    value = msgspec.Raw(await read_blob(store, record.blob.digest))
     return msgspec.structs.replace(record, **{"value" if isinstance(record, Done) else "body": value}, blob=None)
 
 
-async def _read_blob(store: Store, digest: str) -> bytes:
+async def read_blob(store: Store, digest: str) -> bytes:
+    """The bytes of a blob; a missing one is damage."""
     body = await store.blob(digest)
     if body is None:
         raise BlobMissing(digest)
@@ -86,7 +87,6 @@ async def _read_lineage(store: Store, journal: str, upto: int | None, conversati
     for number, (line, end) in enumerate(await _lineage(store, journal, upto)):
         if number:
             conversation.cut()
-            conversation.endings.clear()  # turn ids of the parent may come again
         conversation.seq = 0
         await read_further(store, line.id, conversation, end)
 
@@ -165,7 +165,7 @@ async def environments_of(store: Store, entries: Iterable[tuple[int, Record]]) -
 
 
 async def _read_environment(store: Store, record: Done) -> Environment:
-    body = bytes(record.value) if record.blob is None else await _read_blob(store, record.blob.digest)
+    body = bytes(record.value) if record.blob is None else await read_blob(store, record.blob.digest)
     return decode_environment(body)
 
 
@@ -223,12 +223,12 @@ class _RequestReader:
         elif is_compaction(record.key):
             made = decode_compaction(bytes(record.value)) if isinstance(record, Done) else None
             for blob in () if made is None else made.asked:
-                kept = decode_asked(await _read_blob(self._store, blob.digest))
+                kept = decode_asked(await read_blob(self._store, blob.digest))
                 told, settings = kept.environment, kept.environment.asked_settings()
                 request = ModelRequest(messages=kept.messages, instructions=told.instructions, settings=settings)
                 yield "summary", self._conversation.agent or "", told.model, request, True
         elif ask.kind == "direct":
-            body = bytes(ask.body) if ask.blob is None else await _read_blob(self._store, ask.blob.digest)
+            body = bytes(ask.body) if ask.blob is None else await read_blob(self._store, ask.blob.digest)
             asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
             spec = asked.get("output")
             request = ModelRequest(
@@ -243,5 +243,5 @@ class _RequestReader:
         wanted = [digest for message in messages for digest in attachment_digests(message)]
         for digest in wanted:
             if digest not in self._files:
-                self._files[digest] = await _read_blob(self._store, digest)
+                self._files[digest] = await read_blob(self._store, digest)
         return {digest: self._files[digest] for digest in wanted}

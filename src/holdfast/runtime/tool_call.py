@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -27,29 +28,20 @@ from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Decision, Perform, PerformAgain, Repeat, SettleAsUnknown, UseRecorded
-from holdfast.errors import Suspended
+from holdfast.errors import HoldfastError, Suspended
 from holdfast.eventloop import call_on_first_wait, spawn
 from holdfast.policy.approvals import MARK, Question
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.state import background_answer
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Handed, Unknown
-from holdfast.runtime.reconciliation import (
-    finished_program_calls,
-    has_only_waited,
-    has_outcome,
-    has_program_records,
-    open_program_outcomes,
-    stopped_program_outcome,
-    unknown_program_calls,
-    was_suspended,
-)
+from holdfast.runtime import reconciliation
 from holdfast.runtime.tool_execution import SpillableCall, ToolExecutor
 from holdfast.runtime.waits import DeferralSuspended
 from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
 from holdfast.tools.definition import AnyTool, Bound, Complaint
 from holdfast.tools.results import error_for_complaint, error_for_malformed_call, error_for_unknown_tool
 from holdfast.turns import keys
-from holdfast.turns.conversation import OpenTurn, answer_taint
+from holdfast.turns.conversation import answer_taint
 from holdfast.turns.programs import PROGRAM
 from holdfast.turns.results import result_of
 from holdfast.turns.state import Results, RunTools
@@ -57,14 +49,13 @@ from holdfast.turns.state import Results, RunTools
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
+    from holdfast.processes.tasks import Tasks
     from holdfast.records import InputTaint, Outcome, Record
     from holdfast.runtime.authorization import Authorizer
-    from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.session_driver import SessionDrive
-    from holdfast.tools.context import CallHost
+    from holdfast.runtime.turn_runner import TurnRunner
 
 
 # ---- the states ----
@@ -187,22 +178,10 @@ def settled(call: PreparedCall, outcome: Outcome) -> SettledCall:
 class ToolCallRunner:
     """Takes the calls of one turn from state to state; `ToolBatch` and programs choose their order."""
 
-    def __init__(
-        self,
-        host: SessionDrive,
-        caller: CallHost,
-        performer: Performer,
-        deferrals: Deferrals,
-        *,
-        authorizer: Authorizer | None = None,
-        budget: float | None = None,
-        can_spill: Callable[[], bool] = lambda: True,
-        resumed: bool = False,
-        reads_on: bool = False,
-    ) -> None:
+    def __init__(self, host: SessionDrive, caller: TurnRunner, authorizer: Authorizer | None) -> None:
         self.spilled = 0
         """Calls of the current batch that continue in the background."""
-        self.open = deferrals.open_calls
+        self.open = caller.deferrals.open_calls
         """Calls that have an intent or began here, and have no outcome yet."""
         self.settled: set[str] = set()
         self.beside: dict[str, tuple[Record, ...]] = {} if authorizer is None else authorizer.beside
@@ -211,17 +190,15 @@ class ToolCallRunner:
         """None where no hooks, policy or people decide about calls."""
         self._result_taints: dict[str, InputTaint] = {}
         """The taint that tools set on their results."""
-        self._budget = budget
+        own_budget = None if caller.agent is None else caller.agent.inline_budget
+        self._budget = host.context.inline_budget if own_budget is None else own_budget
         """Seconds before a call goes to the background, if its tool sets no budget."""
-        self._can_spill = can_spill
-        self._resumed = resumed
-        """An earlier process may have sent calls of this turn to the background."""
         self._host = host
         self._caller = caller
-        self._executor = ToolExecutor(caller, performer, deferrals, reads_on=reads_on)
-        self._deferrals = deferrals
-        self._performer = performer
-        self._past = performer.past
+        self._executor = ToolExecutor(caller)
+        self._deferrals = caller.deferrals
+        self._performer = caller.performer
+        self._past = caller.performer.past
 
     def prepare(
         self, request: ToolCall, name: str, key: str, ask: EffectRequest, tool: AnyTool | None, known: Iterable[str]
@@ -234,7 +211,7 @@ class ToolCallRunner:
         decision = self._performer.decide(key, ask, repeat)
         if isinstance(decision, UseRecorded):
             return SettledCall(request, key, decision.outcome, result_of(request, decision.outcome))
-        if isinstance(decision, SettleAsUnknown) and was_suspended(self._past, key):
+        if isinstance(decision, SettleAsUnknown) and reconciliation.was_suspended(self._past, key):
             decision = PerformAgain()
         elif isinstance(decision, Perform) and key in self._deferrals.deferred:
             decision = PerformAgain()  # it was allowed, and begun
@@ -355,13 +332,13 @@ class ToolCallRunner:
     def _outcome(self, call: AuthorizedCall) -> Coroutine[Any, Any, Outcome]:
         if call.answer is not None:
             return self._performer.succeeded(call.key, self._executor.unrecorded_ask(call), call.answer)
-        if self._resumed and call.program is None:
+        if self._caller.resumed and call.program is None:
             return self._resumed_outcome(call)
         return self._outcome_here(call)
 
     async def _resumed_outcome(self, call: AuthorizedCall) -> Outcome:
         # Also where it would not go to the background now: an earlier process may have decided otherwise.
-        task = await self._host.task_for_call(call.key)
+        task = await self._tasks.task_for_call(self._host.session, call.key)
         if task is None:
             return await self._outcome_here(call)
         self.spilled += 1
@@ -374,7 +351,7 @@ class ToolCallRunner:
         background, budget = tool.background, tool.inline_budget or self._budget
         if background:
             return self._start_in_background(call)
-        if background is None and budget is not None and self._can_spill():
+        if background is None and budget is not None and self._caller.can_spill():
             return self._executor.execute(call, self._began, budget, self._spill)
         return self._executor.execute(call, self._began)
 
@@ -385,18 +362,28 @@ class ToolCallRunner:
 
     # ---- calls that go to the background ----
 
+    @property
+    def _tasks(self) -> Tasks:
+        return self._host.context.tasks
+
+    @property
+    def _origin(self) -> tuple[str, str, str]:
+        """Session, agent and turn of the calls."""
+        agent = self._caller.agent
+        return self._host.session, "" if agent is None else agent.name, self._caller.run
+
     async def _start_in_background(self, call: AuthorizedCall) -> Outcome:
         self.spilled += 1
-        return await self._background_outcome(call, await self._made_task(self._host.start_task(call)))
+        return await self._background_outcome(call, await self._made_task(self._tasks.start(*self._origin, call)))
 
     async def _spill(self, work: SpillableCall, seconds: float) -> Outcome | None:
-        if not self._can_spill():  # other calls of the batch used the background slots
+        if not self._caller.can_spill():  # other calls of the batch used the background slots
             return None
         self.spilled += 1
         work.handed_over = True
         call = work.call  # the task gives it another key as soon as it has begun
         try:
-            task = await self._made_task(self._host.adopt_task(work))
+            task = await self._made_task(self._tasks.adopt(*self._origin, work))
         except asyncio.CancelledError:
             raise
         except BaseException:
@@ -411,8 +398,12 @@ class ToolCallRunner:
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            spawn(self._host.stop_task(made))
+            spawn(self._stop_task(made))
             raise
+
+    async def _stop_task(self, made: asyncio.Future[str]) -> None:
+        with suppress(HoldfastError):  # the task was not made
+            await self._tasks.cancel(await made, "the turn that asked for it was stopped")
 
     async def _background_outcome(self, call: PreparedCall, task: str, seconds: float | None = None) -> Outcome:
         """The outcome of a call that continues in the background: the id of its task."""
@@ -460,7 +451,7 @@ class ToolCallRunner:
         if call.program is not None:
             return call.program(now, ask)
         acts = call.tool is None or not call.tool.read_only
-        if running.begun and acts and not has_only_waited(self._past, call.key):
+        if running.begun and acts and not reconciliation.has_only_waited(self._past, call.key):
             return Unknown(at=now, key=call.key, ask=ask)
         return Cancelled(at=now, key=call.key, ask=ask)
 
@@ -494,27 +485,21 @@ class ToolBatch:
     """Performs the tool calls of one turn, batch after batch."""
 
     def __init__(
-        self,
-        host: SessionDrive,
-        agent: Agent | None,
-        turn: OpenTurn,
-        performer: Performer,
-        runner: ToolCallRunner,
-        deferrals: Deferrals,
-        programs: Programs | None = None,
+        self, host: SessionDrive, caller: TurnRunner, runner: ToolCallRunner, programs: Programs | None
     ) -> None:
+        agent = caller.agent
         self.handed_over = False
         """Another agent has the session: nothing more is done here."""
         self._host = host
         self._agent = agent
-        self._turn = turn
+        self._turn = caller.turn
         self._tools = {} if agent is None else prepare(agent).offered_tools
-        self._has_handoffs = agent is not None and prepare(agent).has_handoffs
-        self._performer = performer
+        self._has_handoffs = agent is not None and bool(prepare(agent).handoffs)
+        self._performer = caller.performer
         self._runner = runner
-        self._deferrals = deferrals
+        self._deferrals = caller.deferrals
         self._programs = programs
-        self._run = performer.run
+        self._run = caller.run
         self._loop = asyncio.get_running_loop()
 
     async def perform(self, effect: RunTools, taint: Taint) -> Results:
@@ -710,18 +695,18 @@ class ToolBatch:
         for ordinal, call in enumerate(turn.batch, 1):
             key = keys.call_key(self._run, turn.batch_id, ordinal, call.name)
             tool = self._tools.get(call.name)
-            if ordinal in turn.results or has_outcome(past, key):
+            if ordinal in turn.results or reconciliation.has_outcome(past, key):
                 continue
-            if (self._programs is not None and call.name == PROGRAM) or has_program_records(past, key):
-                left = list(open_program_outcomes(past, key, known, now, reads=reads))
+            if (self._programs is not None and call.name == PROGRAM) or reconciliation.has_program_records(past, key):
+                left = list(reconciliation.open_program_outcomes(past, key, known, now, reads=reads))
                 yield from left
                 if key not in known and (first or left):
-                    unknown = unknown_program_calls(left, key)
+                    unknown = reconciliation.unknown_program_calls(left, key)
                     ask = self._ask(turn.batch_id, ordinal, call, program=True)
                     # A program that waits has left records; one that was killed in a call may have left none.
                     perhaps = first and not resumed and not left
-                    yield stopped_program_outcome(
-                        key, ask, now, finished_program_calls(past, key), unknown, perhaps=perhaps
+                    yield reconciliation.stopped_program_outcome(
+                        key, ask, now, reconciliation.finished_program_calls(past, key), unknown, perhaps=perhaps
                     )
                 first = False
                 continue
@@ -739,11 +724,13 @@ class ToolBatch:
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
                 yield from (Cancelled(at=now, key=intent.key) for intent in intents)
                 continue
-            if intended and has_only_waited(past, key):
+            if intended and reconciliation.has_only_waited(past, key):
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
                 yield Unknown(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
-            elif was_suspended(past, key):  # it waited when an earlier process ended, and did not run again
+            elif reconciliation.was_suspended(
+                past, key
+            ):  # it waited when an earlier process ended, and did not run again
                 yield Cancelled(at=now, key=key, ask=self._ask(turn.batch_id, ordinal, call))
             first = False
 

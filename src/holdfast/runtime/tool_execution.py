@@ -30,8 +30,7 @@ from holdfast.tools.functions import CallProcesses
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 
-    from holdfast.effects.performer import Performer
-    from holdfast.runtime.deferrals import DeferralReply, Deferrals
+    from holdfast.runtime.deferrals import DeferralReply
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
 
@@ -47,6 +46,7 @@ class SpillableCall:
     """A call that runs in its own task, so that it can continue in the background."""
 
     call: PreparedCall
+    tool: AnyTool
     context: CallContext
     task: asyncio.Task[object]
     begun: float
@@ -57,23 +57,16 @@ class SpillableCall:
 class ToolExecutor:
     """Executes calls of one turn or one background task: to an outcome, or to `Suspended`."""
 
-    def __init__(
-        self,
-        caller: CallHost,
-        performer: Performer,
-        deferrals: Deferrals,
-        *,
-        reads_on: bool = False,
-    ) -> None:
-        self._reads_on = reads_on
+    def __init__(self, caller: CallHost) -> None:
+        self._reads_on = caller.agent is not None and results.RESULT_READER in caller.agent.tools
         """True if the model has the tool that reads results too long to show."""
         self._caller = caller
-        self._performer = performer
+        performer = self._performer = caller.performer
         self._past = performer.past
         self._clean = performer.redactor.text
-        self._deferrals = deferrals
+        self._deferrals = caller.deferrals
         self._slots = functions.calls_here()
-        self._reconciler = Reconciler(caller, performer)
+        self._reconciler = Reconciler(caller)
         self._failed_attempts: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -91,8 +84,7 @@ class ToolExecutor:
         if has_returned or isinstance(call.decision, SettleAsUnknown) or call.refused is not None:
             return self._outcome_without_run(call, begin, budget, spill, has_returned=has_returned)
         if tool is None or bound is None:
-            message = f"{key!r} can't be performed"
-            raise errors.InvariantBroken(message)
+            raise errors.InvariantBroken(f"{key!r} can't be performed")
         begin(call)
         begun = self._loop.time()
         crash_point("tool.before_run")
@@ -108,7 +100,7 @@ class ToolExecutor:
             running = self._retried(key, tool, bound, context, retry)
         if budget is None or spill is None:
             return _with_taint(context, self._settled(call, tool, begun, running))
-        return self._in_time(SpillableCall(call, context, asyncio.ensure_future(running), begun), budget, spill)
+        return self._in_time(SpillableCall(call, tool, context, asyncio.ensure_future(running), begun), budget, spill)
 
     def unrecorded_ask(self, call: PreparedCall) -> EffectRequest | None:
         """The ask that the outcome of a call must carry; None if its intent is recorded."""
@@ -116,11 +108,7 @@ class ToolExecutor:
 
     async def finish(self, work: SpillableCall) -> Outcome:
         """The outcome of a call that runs in its own task. Cancelling this cancels the call."""
-        tool = work.call.tool
-        if tool is None:
-            message = f"{work.call.key!r} runs without its tool"
-            raise errors.InvariantBroken(message)
-        return await _with_taint(work.context, self._settled(work.call, tool, work.begun, work.task))
+        return await _with_taint(work.context, self._settled(work.call, work.tool, work.begun, work.task))
 
     async def _in_time(self, work: SpillableCall, budget: float, spill: Spill) -> Outcome:
         task, context = work.task, work.context
@@ -199,11 +187,7 @@ class ToolExecutor:
                 return await _call_with_timeout(tool, bound, context, seconds)
             if context is None:
                 return await _drive(tool.call(bound), tool.name)
-            token = current_scope.set(context.place)
-            try:
-                return await _drive(tool.call(bound, context), tool.name)
-            finally:
-                current_scope.reset(token)
+            return await _call_in_scope(tool, bound, context)
 
     async def _retried(
         self, span: str, tool: AnyTool, bound: Bound, context: CallContext, retry: ToolRetryPolicy
@@ -273,8 +257,6 @@ class ToolExecutor:
             if isinstance(error, asyncio.CancelledError):
                 info = ErrorInfo("CancelledError", self._clean(f"what it waited for was cancelled {error}".rstrip()))
                 return self._failed(call, info, begun)
-            if isinstance(error, _ToolEndedTask):
-                return self._failed(call, ErrorInfo(error.kind, str(error)), begun)
             if isinstance(error, ToolTimedOut):
                 seconds = tool.timeout or 0
                 if tool.read_only or tool.idempotent:
@@ -354,7 +336,7 @@ class ToolFailure(Exception):
     """The call failed with an error written for the model, which reads it unchanged."""
 
     def __init__(self, error: ErrorInfo, detail: bytes = b"") -> None:
-        super().__init__(error.kind)
+        super().__init__(error.message)
         self.error = error
         self.detail = detail
 
@@ -366,14 +348,6 @@ class ToolTimedOut(Exception):
         super().__init__(tool)
         self.left = left
         """The tool could not be stopped: its thread runs on, or its function swallows cancellation."""
-
-
-class _ToolEndedTask(Exception):
-    """A tool raised an exception reserved for the runtime: its call fails, and the turn continues."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 @types.coroutine
@@ -405,13 +379,13 @@ def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, 
     except GeneratorExit:
         if closes:
             raise
-        raise _ToolEndedTask("GeneratorExit", "the tool raised GeneratorExit") from None
+        raise ToolFailure(ErrorInfo("GeneratorExit", "the tool raised GeneratorExit")) from None
     except asyncio.CancelledError:
         own += _cancel_requests() - before
         if not own:
             raise
         yield from _take_back(own)
-        raise _ToolEndedTask("CancelledError", "the tool cancelled the task that ran it") from None
+        raise ToolFailure(ErrorInfo("CancelledError", "the tool cancelled the task that ran it")) from None
 
 
 async def _uncancel(own: int) -> None:

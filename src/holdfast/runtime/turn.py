@@ -236,7 +236,7 @@ class Turn:
         alone = (
             ending.agent in agents
             and not ending.handoffs
-            and not any(prepare(each).has_sub_agents for each in agents.values())
+            and not any(prepare(each).sub_agents for each in agents.values())
         )
         if alone:
             return outcome

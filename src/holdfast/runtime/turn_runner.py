@@ -15,7 +15,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects import canonical, replay
 from holdfast.effects.performer import JournalLedger, Performer
 from holdfast.policy.hooks import HookTurn
-from holdfast.policy.limits import ONE_STEP, Consumption, OutOf, limits_under_mandate, taint_under
+from holdfast.policy.limits import Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked, Record
 from holdfast.runtime import authorization, model_call, programs, tool_call
@@ -24,16 +24,15 @@ from holdfast.runtime.changes import call_name
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.waits import ToolWaits
-from holdfast.tools.results import RESULT_READER
 from holdfast.turns import keys
 from holdfast.turns.conversation import CheckpointOutcome, OpenTurn, decode_checkpoint
-from holdfast.turns.machine import Ending, added, answer_of, go_on, paid, poll, respond, start, used_up, with_last_step
+from holdfast.turns.machine import Ending, added, answer_of, go_on, poll, respond, start, used_up, with_last_step
 from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, Response, Results, RunTools, TurnState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.messages import Usage, UserMessage
+    from holdfast.messages import UserMessage
     from holdfast.runtime import session_driver, tool_host
 
 
@@ -76,8 +75,8 @@ class TurnRunner:
         self._first = turn.position - turn.carried.steps
         """Number of model calls in the conversation before this turn."""
         self._host = host
-        self._agent = agent
-        self._turn = turn
+        self.agent = agent
+        self.turn = turn
         self._state: TurnState | None = None
         self._current: TurnState | None = None
         """State in which the turn waits for the effect under way."""
@@ -89,17 +88,18 @@ class TurnRunner:
         self._loop = asyncio.get_running_loop()
         self._budgets: SharedBudgets | None = None
         # After a handoff, an earlier agent may have had sub-agents.
-        delegates = agent is not None and (prepare(agent).has_sub_agents or turn.handoffs > 0)
+        delegates = agent is not None and (bool(prepare(agent).sub_agents) or turn.handoffs > 0)
         if agent is not None and not strict and (delegates or agent.limits.beyond_turn):
             self._budgets = SharedBudgets(host, agent, turn, self.performer, delegates=delegates)
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         whose = HookTurn(host.session, "" if agent is None else agent.name, turn.run, turn.metadata)
-        self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self.performer.redactor.text)
+        self._hook_runner = HookRunner(hooks, whose, host.show_late, guards=guards, clean=self.performer.redactor.text)
         self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
         """A rule of the agent depends on taint, so the runner tracks it."""
         self._programs: programs.Programs | None = None
-        self._resumed = bool(turn.records)
+        self.resumed = bool(turn.records)
+        """An earlier process may have begun calls of this turn, or sent them to the background."""
 
     # ---- the parts, made when they are needed: an agent without tools needs few ----
 
@@ -110,38 +110,27 @@ class TurnRunner:
 
     @cached_property
     def _model_caller(self) -> model_call.ModelCaller:
-        if self._agent is None:
+        if self.agent is None:
             raise errors.InvariantBroken(f"the turn {self.run!r} can't be run without its agent")
-        return model_call.ModelCaller(self._host, self._agent, self._turn, self.performer, self._hook_runner)
+        return model_call.ModelCaller(self._host, self.agent, self.turn, self.performer, self._hook_runner)
 
     @cached_property
     def _tool_batch(self) -> tool_call.ToolBatch:
-        agent = self._agent
-        host, performer, runner = self._host, self.performer, self._call_runner
+        agent, host, runner = self.agent, self._host, self._call_runner
         if agent is not None and agent.mode == "code":
-            find_limit, variables = self._find_exhausted_limit, self._turn.variables
-            self._programs = programs.Programs(host, agent, performer, runner, find_limit, variables)
-        return tool_call.ToolBatch(host, agent, self._turn, performer, runner, self.deferrals, self._programs)
+            find_limit, variables = self._find_exhausted, self.turn.variables
+            self._programs = programs.Programs(host, agent, self.performer, runner, find_limit, variables)
+        return tool_call.ToolBatch(host, self, runner, self._programs)
 
     @cached_property
     def _call_runner(self) -> tool_call.ToolCallRunner:
-        agent, host = self._agent, self._host
+        agent, host = self.agent, self._host
         hooked = any(self._hook_runner.has(name) for name in ("before_tool", "after_tool", "on_error"))
         authorizer = None
         # A resumed turn may have recorded decisions of rules and hooks that the agent no longer has.
-        if not self._strict and agent is not None and (prepare(agent).checks_calls or hooked or self._resumed):
+        if not self._strict and agent is not None and (prepare(agent).checks_calls or hooked or self.resumed):
             authorizer = authorization.Authorizer(host, agent, self.performer, self._hook_runner)
-        return tool_call.ToolCallRunner(
-            host,
-            self,
-            self.performer,
-            self.deferrals,
-            authorizer=authorizer,
-            budget=host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget,
-            can_spill=self._can_spill,
-            resumed=self._resumed,
-            reads_on=agent is not None and RESULT_READER in agent.tools,
-        )
+        return tool_call.ToolCallRunner(host, self, authorizer)
 
     @cached_property
     def deferrals(self) -> Deferrals:
@@ -158,7 +147,7 @@ class TurnRunner:
 
         Raises `TurnParked` when it has to wait, `TurnHandedOver` when another agent takes it over.
         """
-        turn, model_caller, budgets = self._turn, self._model_caller, self._budgets
+        turn, model_caller, budgets = self.turn, self._model_caller, self._budgets
         if not self._strict:  # a replay check runs no tool, and its caller continues in this context
             current_hooks.set(self._hook_runner)
             if self._other_mode:
@@ -167,10 +156,9 @@ class TurnRunner:
         if denied is not None:
             return denied
         self._take_in_taint(turn)
-        if self._agent is not None and prepare(self._agent).offered_tools:
+        if self.agent is not None and prepare(self.agent).offered_tools:
             _ = self._tool_batch  # ready before the reply comes
-        rules = model_caller.rules
-        session = None if self._agent is None else self._agent.limits.session
+        rules, session = prepare(model_caller.agent).rules, model_caller.agent.limits.session
         if session is not None and session.steps is not None:  # the budget of the session may leave fewer steps
             rules = replace(rules, session_steps=session.steps - turn.used.steps)
         said = () if turn.goes_on else turn.said
@@ -194,7 +182,7 @@ class TurnRunner:
                     response: Response = (
                         await model_caller.compact(effect, key)
                         if effect.compacts
-                        else await model_caller.respond(effect, key, self._find_exhausted_budget)
+                        else await model_caller.respond(effect, key, self._find_exhausted)
                     )
                 case RunTools():
                     self._expect(effect.id, "tools")
@@ -211,7 +199,7 @@ class TurnRunner:
 
     def _require_mode(self) -> None:
         """Raise `ModeUnavailable` if the agent, now defined for another mode, can't continue the turn in its mode."""
-        agent = self._agent
+        agent = self.agent
         if agent is None or agent.mode == "tools":
             return
         try:
@@ -230,8 +218,8 @@ class TurnRunner:
 
     def _take_in_taint(self, turn: OpenTurn) -> None:
         """Take in the taint of earlier turns: the conversation, or its summary, holds the data they read."""
-        if self._agent is not None and self._tainted and turn.heard:
-            self._taint = self._taint.joined(prepare(self._agent).taint_of_tools(turn.heard, self._host.session))
+        if self.agent is not None and self._tainted and turn.heard:
+            self._taint = self._taint.joined(prepare(self.agent).taint_of_tools(turn.heard, self._host.session))
         if turn.noticed:
             self._take_in_notification()
         self._take_in_inputs(turn.said)
@@ -241,42 +229,31 @@ class TurnRunner:
             self.performer.check_complete()
         if self._tool_batch.handed_over or effect.id == self._until:
             raise tool_call.TurnHandedOver
-        if self._agent is not None and self._tainted:
+        if self.agent is not None and self._tainted:
             before = self._taint if self._programs is None else self._programs.taint
             numbered = enumerate(results.results, 1)
             keyed = [(keys.call_key(self.run, effect.id, n, result.name), result) for n, result in numbered]
-            self._taint = self._call_runner.taint_after(self._agent, before, keyed)
+            self._taint = self._call_runner.taint_after(self.agent, before, keyed)
         return results
 
-    async def _find_exhausted_limit(self, within: Consumption, ahead: Consumption) -> OutOf | None:
-        """The limit without room for `ahead`, after the usage `within` of the current batch."""
+    async def _find_exhausted(self, within: Consumption, ahead: Consumption) -> OutOf | None:
+        """The limit without room for `ahead`, after the usage `within` of the effect under way."""
         state = self._current
-        if state is None or self._strict:
+        if state is None:
             return None
         used = state.used + within
         out = used_up(state.rules, used, ahead)
         if out is not None or self._budgets is None:
             return out
-        return await self._budgets.find_exhausted_in_batch(used, within, ahead)
-
-    async def _find_exhausted_budget(self, usage: Usage, cost: float | None) -> OutOf | None:
-        """The budget without room for the next model call, after the compaction for that call."""
-        state = self._current
-        if state is None:
-            return None
-        state = paid(state, usage, cost)
-        out = used_up(state.rules, state.used, ONE_STEP)
-        if out is not None or self._budgets is None:
-            return out
-        return await self._budgets.find_exhausted(state, state.awaited, state.awaited.id - 1)
+        return await self._budgets.find_exhausted_within(used, within, ahead)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up, if any."""
         return None if self._budgets is None else await self._budgets.find_exhausted_time()
 
-    def _can_spill(self) -> bool:
+    def can_spill(self) -> bool:
         """True if one more call may go to the background."""
-        most = None if self._agent is None else self._agent.limits.background
+        most = None if self.agent is None else self.agent.limits.background
         used = 0 if self._state is None else self._state.used.background
         shared = None if self._budgets is None else self._budgets.tasks
         spilled = self._call_runner.spilled
@@ -300,8 +277,8 @@ class TurnRunner:
         reason: str | None = None
         hooked = self._hook_runner
         if turn.goes_on:  # only the new agent's own hooks have not seen the turn yet
-            own = () if self._agent is None else self._agent.hooks
-            hooked = HookRunner(own, hooked.turn, self._host.show, clean=self.performer.redactor.text)
+            own = () if self.agent is None else self.agent.hooks
+            hooked = HookRunner(own, hooked.turn, self._host.show_late, clean=self.performer.redactor.text)
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else canonical.bounded(decision.reason)
@@ -315,7 +292,7 @@ class TurnRunner:
 
     def _take_in_inputs(self, messages: Iterable[UserMessage]) -> None:
         for message in messages:
-            taint = self._turn.taints.get(message.id)
+            taint = self.turn.taints.get(message.id)
             if taint is not None:
                 self._taint = self._taint.joined(Taint.of(taint))
             elif message.origin == "holdfast":
@@ -323,8 +300,8 @@ class TurnRunner:
 
     def _take_in_notification(self) -> None:
         """Take in a notification without recorded taint (of an earlier release): any tool may have written it."""
-        if self._agent is not None and self._tainted:
-            self._taint = self._taint.joined(prepare(self._agent).taint_of_tools(dict.fromkeys(self._agent.tools, "")))
+        if self.agent is not None and self._tainted:
+            self._taint = self._taint.joined(prepare(self.agent).taint_of_tools(dict.fromkeys(self.agent.tools, "")))
 
     async def _show_notifications(self, messages: Iterable[UserMessage]) -> None:
         if self._hook_runner.has("on_notification"):
@@ -342,7 +319,7 @@ class TurnRunner:
             recorded = "nothing"  # a checkpoint at which nothing entered leaves no record
         if recorded is not None and recorded != name:
             divergence = replay.diverge({"effect": recorded}, {"effect": name})
-            raise self.performer.halt(errors.ReplayMismatch(key, divergence, self._turn.started.code))
+            raise self.performer.halt(errors.ReplayMismatch(key, divergence, self.turn.started.code))
         return key
 
     def _is_passed(self, effect: Checkpoint) -> bool:
@@ -366,7 +343,7 @@ class TurnRunner:
             decision = self.performer.decide(key, _checkpoint_request(effect), replay.Repeat.FREE)
             if isinstance(decision, replay.UseRecorded) and isinstance(decision.outcome, Done):
                 entered = decode_checkpoint(decision.outcome)
-                return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
+                return Inputs(tuple(self.turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
             return _NO_INPUTS
         entering = await self._host.steering()
@@ -395,10 +372,10 @@ class TurnRunner:
 
     def so_far(self) -> dict[str, Any]:
         """Fields of the ending: steps and usage so far, and the unfinished answer."""
-        counted = self._state or self._turn
+        counted = self._state or self.turn
         fields: dict[str, Any] = {"steps": counted.steps}
         usage, cost = counted.usage, counted.cost
-        if self._agent is not None:
+        if self.agent is not None:
             caller = self._model_caller
             if self._state is not None and caller.compactor is not None:
                 usage, cost = usage + caller.compactor.usage, added(cost, caller.compactor.cost)
@@ -411,7 +388,7 @@ class TurnRunner:
         return {**fields, "usage": usage, "cost": cost, **self._agent_fields()}
 
     def _agent_fields(self) -> dict[str, Any]:
-        return {"agent": None if self._agent is None else self._agent.name, "handoffs": self._turn.handoffs}
+        return {"agent": None if self.agent is None else self.agent.name, "handoffs": self.turn.handoffs}
 
     def park(self, waits: tuple[str, ...]) -> Parked:
         crash_point("turn.before_park")
@@ -419,16 +396,16 @@ class TurnRunner:
         self.performer.submit([parked])
         return parked
 
-    async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
+    async def seal(self, ending: Ending, before: Sequence[Record] = ()) -> None:
         """Record the end of the turn, after the records `before`. Nothing can be recorded for it after that."""
         self.performer.flush()
         value = msgspec.Raw(msgspec.json.encode(ending))
         ended = Ended(at=self.performer.now(), run=self.run, status=ending.status, value=value)
         crash_point("turn.before_end")
-        await self.performer.seal(ended, before, spend=spend_of_records(before) if before else None)
+        await self.performer.seal(*before, ended, spend=spend_of_records(before) if before else None)
         crash_point("turn.after_end")
         if self._hook_runner.has("after_turn"):
-            self._host.after_turn(self._hook_runner, ending)
+            self._host.context.turn_hooks.ended(self._hook_runner, ending)
 
     async def close(self) -> None:
         """End the performer, and break the reference cycles between this runner and its parts.
@@ -443,7 +420,7 @@ class TurnRunner:
     def left_over(self) -> Iterator[Record]:
         """Outcomes for a stopped turn: the reply so far, and the running calls."""
         now = self.performer.now()
-        if self._agent is not None:
+        if self.agent is not None:
             yield from self._model_caller.left_over(now)
         tool_batch = self._tool_batch
         if self._programs is not None and self._programs.running is not None:

@@ -54,10 +54,6 @@ class JournalWaits:
             wait = (await self._store.expire_wait(self._journal, name)).wait
         return wait
 
-    async def find(self, name: str) -> contract.Wait | None:
-        """The stored wait, or None. A broken seal quarantines the journal."""
-        return await self._store.wait(self._journal, name)
-
     async def close(self, name: str) -> None:
         """Cancel a wait if it is open."""
         with suppress(WaitUnknown):  # it was never opened, or revoked

@@ -243,8 +243,6 @@ ProgramStep: TypeAlias = PendingCalls | ProgramEnd | ProgramFailure | LimitHit
 MAX_DEPTH: Final = 60
 """Deepest nesting of lists and objects, a little less than in a journal."""
 _NUMBER_SIZE: Final = 8
-_ITEM_OVERHEAD: Final = 12
-_SMALL_INT: Final = 2**53
 
 
 class NotJson(Exception):
@@ -279,40 +277,8 @@ class _SizeBudget:
 
 def to_json(value: object, room: int) -> tuple[Any, int]:
     """`value` as plain JSON, with its approximate size in bytes; `NotJson` if it has none. Tuples become lists."""
-    flat = type(value) is dict
-    size = _size_of_flat_dict(cast("dict[object, object]", value)) if flat else _size_of_scalar(value)
-    if 0 <= size <= room:
-        return value, size
     budget = _SizeBudget(room, room)
     return _convert(value, 0, budget), room - budget.left
-
-
-def _size_of_scalar(value: Any) -> int:  # callers may pass anything
-    """The size of a plain text or a small number, the usual result; -1 for anything else."""
-    kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # any type
-    if kind is str:
-        return len(value) + 2 if value.isascii() else -1
-    return _NUMBER_SIZE if kind is int and -_SMALL_INT < value < _SMALL_INT else -1
-
-
-def _size_of_flat_dict(value: dict[object, object]) -> int:
-    """The size of an object of short plain values, the usual arguments; -1 for anything else."""
-    size = 0
-    for key, item in value.items():
-        if type(key) is not str or not key.isascii():
-            return -1
-        kind = type(item)
-        if kind is str:
-            if not cast("str", item).isascii():
-                return -1
-            size += len(cast("str", item))
-        elif kind is int:
-            if not -_SMALL_INT < cast("int", item) < _SMALL_INT:
-                return -1
-        elif kind is not bool and item is not None:
-            return -1
-        size += len(key) + _ITEM_OVERHEAD
-    return size
 
 
 def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # callers may pass anything

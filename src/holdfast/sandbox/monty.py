@@ -10,9 +10,10 @@ import asyncio
 import datetime as dt
 import re
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import msgspec
@@ -58,8 +59,7 @@ class CallSequence:
         """The calls without a result by the sandbox's number, in the order in which they were made."""
         self._numbers: dict[str, int] = {}
         self._new: list[contract.HostCall] = []
-        self._unused: dict[str, CallResult] = {}
-        self._queue: deque[str] = deque()
+        self._unused: OrderedDict[str, CallResult] = OrderedDict()
         self.given: list[CallResult] = []
         """All results, in order."""
 
@@ -93,7 +93,6 @@ class CallSequence:
             if not result.id.startswith(self._prefix):
                 raise AnswerRefused(result.id, "it is a call of another program")
             self._unused[result.id] = result
-            self._queue.append(result.id)
             self.given.append(result)
 
     def check_answers(self, results: Sequence[CallResult]) -> None:
@@ -126,15 +125,14 @@ class CallSequence:
 
     def next(self, pending: Container[int]) -> tuple[int, CallOutcome] | None:
         """The next result for one of the `pending` calls, by the sandbox's number."""
-        while self._queue:
-            found = self._queue[0]
+        while self._unused:
+            found = next(iter(self._unused))
             number = self._numbers.get(found)
-            if number is None and found in self._unused and self._ordinal_of(found) >= self.made:
+            if number is None and self._ordinal_of(found) >= self.made:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the call was not made")
-            self._queue.popleft()
-            given = self._unused.pop(found, None)
-            if number is None or given is None:
-                continue  # answered at once
+            given = self._unused.pop(found)
+            if number is None:
+                continue  # it was answered before
             del self.waiting[number], self._numbers[found]
             if number in pending:  # else the program no longer waits for it
                 return number, given.outcome
@@ -142,11 +140,8 @@ class CallSequence:
 
     def coming(self, after: int) -> CallOutcome | None:
         """The recorded result of the call after `after` further ones, if the record is in the same order."""
-        if after >= len(self._queue):
-            return None
-        found = self._queue[after]
-        given = self._unused.get(found) if found == f"{self._prefix}{self.made + after}" else None
-        return None if given is None else given.outcome
+        given = next(islice(self._unused.values(), after, None), None)
+        return None if given is None or given.id != f"{self._prefix}{self.made + after}" else given.outcome
 
     def answered(self) -> bool:
         """True if all calls have an answer, also those never awaited. For the end of a program."""
@@ -155,8 +150,8 @@ class CallSequence:
 
     def finish(self) -> None:
         """Raise `ProgramDiverged` for results of calls that the program never made. For its end."""
-        for found in self._queue:
-            if found in self._unused and self._ordinal_of(found) >= self.made:
+        for found in self._unused:
+            if self._ordinal_of(found) >= self.made:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the program ended before it")
 
     def ask(self) -> PendingCalls:
@@ -703,7 +698,7 @@ class MontySandbox:
             launcher = self._launchers[memory] = Launcher(memory, confined=self._confined)
         self._programs[program] = None  # reserves the place while the worker starts
         try:
-            made = await spawn_in_thread(launcher.path, confined=self._confined)
+            made = await spawn_in_thread(launcher)
         except BaseException:
             self._programs.pop(program, None)
             raise

@@ -9,27 +9,28 @@ Most answers come within some ten microseconds, so an idle event loop itself wai
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import os
 import platform
 import select
 import shlex
 import signal
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox.protocol import PRINTED_TAG, MalformedMessage, read_printed
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
-from holdfast.toolkits.shell.policy import SANDBOX_USER, HostTree, seccomp_program
-from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree
+from holdfast.toolkits.shell.policy import HostTree, isolation_arguments, seccomp_program
+from holdfast.toolkits.shell.sandbox import require_sandbox, shell_program, visible_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +79,8 @@ class Worker:
         self._asked: asyncio.Future[bytes] | None = None
         self._ended = asyncio.Event()
         self._process = started
-        self._in, self._out, self._pidfd = started.writes, started.reads, started.pidfd
+        self._in, self._out = (pipe.fileno() for pipe in started.pipes)
+        self._pidfd = started.pidfd
         self._quick = self._out < _SELECTABLE
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
@@ -238,9 +240,8 @@ class Worker:
         return None
 
     def _reap(self) -> None:
-        with suppress(ChildProcessError):
-            if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is None:
-                return
+        if self._process.process.poll() is None:
+            return
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._pidfd)
         loop.remove_reader(self._out)
@@ -262,41 +263,42 @@ def _fail(waiter: asyncio.Future[Any], gone: WorkerGone) -> None:
 
 # ---- starting a process ----
 
-_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores and its children should not."""
 
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A started process with two pipes."""
 
-class WorkerProcess(NamedTuple):
-    """A started process."""
-
-    writes: int
-    """Descriptor of its standard input."""
-    reads: int
-    """Descriptor of its standard output."""
+    process: subprocess.Popen[bytes]
     pidfd: int
-    group: int
-    """Its own process group; 0 if it has none."""
+    grouped: bool
+    """True if it has its own process group."""
+
+    @property
+    def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        """Its standard input and output."""
+        return cast("tuple[IO[bytes], IO[bytes]]", (self.process.stdin, self.process.stdout))
 
     def kill(self) -> None:
         """Kill it with its group. It must not have been waited for yet."""
-        if self.group:
+        if self.grouped:
             with suppress(ProcessLookupError):
-                os.killpg(self.group, signal.SIGKILL)
-            run.forget_group(self.group)
+                os.killpg(self.process.pid, signal.SIGKILL)
+            run.forget_group(self.process.pid)
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        for descriptor in (self.writes, self.reads, self.pidfd):
-            os.close(descriptor)
+        for pipe in self.pipes:
+            pipe.close()
+        os.close(self.pidfd)
 
 
 _executor: tuple[int, ThreadPoolExecutor] | None = None
 _lock: Final = threading.Lock()
 
 
-async def spawn_in_thread(path: str, *, confined: bool) -> WorkerProcess:
-    """Start the program at `path`; `WorkerFailed` if that fails.
+async def spawn_in_thread(launcher: Launcher) -> WorkerProcess:
+    """Start a worker; `WorkerFailed` if that fails.
 
     Always in the same lasting thread: a worker dies with the thread that started it.
     """
@@ -304,7 +306,7 @@ async def spawn_in_thread(path: str, *, confined: bool) -> WorkerProcess:
     with _lock:
         if _executor is None or _executor[0] != os.getpid():
             _executor = os.getpid(), ThreadPoolExecutor(1, "holdfast programs")
-        job = _executor[1].submit(spawn, path, confined=confined)
+        job = _executor[1].submit(spawn, launcher)
     try:
         return await asyncio.wrap_future(job)
     except asyncio.CancelledError:
@@ -316,63 +318,42 @@ async def spawn_in_thread(path: str, *, confined: bool) -> WorkerProcess:
 def discard_process(started: WorkerProcess) -> None:
     """End a process that is not wanted any more."""
     started.kill()
-    with suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, started.pidfd, os.WEXITED)
+    started.process.wait()
     started.close()
 
 
-def spawn(path: str, *, confined: bool) -> WorkerProcess:
+def spawn(launcher: Launcher) -> WorkerProcess:
     """Start a process with two pipes only. A confined one gets its own process group, which is watched."""
     try:
-        return _spawn(path, confined=confined)
+        process = subprocess.Popen(  # noqa: S603  a program that only root can change, or the interpreter's own
+            launcher.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={},
+            process_group=0 if launcher.confined else None,
+            bufsize=0,
+        )
+        try:
+            started = WorkerProcess(process, os.pidfd_open(process.pid), launcher.confined)
+        except OSError:
+            process.kill()
+            process.communicate()
+            raise
+        try:
+            writes, reads = started.pipes
+            os.set_blocking(writes.fileno(), False)
+            os.set_blocking(reads.fileno(), False)
+            if launcher.confined:
+                run.watch_group(process.pid)
+                with suppress(BrokenPipeError):  # it has ended
+                    writes.write(b"\n")  # the launch script waits until its group is watched
+        except BaseException:
+            discard_process(started)
+            raise
     except SandboxFailed as error:
         raise WorkerFailed(error.reason) from error
     except OSError as error:
         raise WorkerFailed(error.strerror or str(error)) from error
-
-
-def _spawn(path: str, *, confined: bool) -> WorkerProcess:
-    ours: list[int] = []
-    theirs: list[int] = []
-    try:
-        for mine in (1, 0):
-            pipe = os.pipe()
-            ours.append(pipe[mine])
-            theirs.append(pipe[1 - mine])
-            os.set_blocking(pipe[mine], False)
-        actions = [(os.POSIX_SPAWN_DUP2, theirs[0], 0), (os.POSIX_SPAWN_DUP2, theirs[1], 1)]
-        # A confined process gets its own group; any other is in ours.
-        process = os.posix_spawn(
-            path,
-            [path, "subprocess"],
-            {},
-            file_actions=actions,
-            setpgroup=0 if confined else os.getpgrp(),
-            setsigdef=_SIGNALS,
-            setsigmask=(),
-        )
-        try:
-            pidfd = os.pidfd_open(process)
-        except OSError:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            raise
-    except BaseException:
-        for descriptor in ours:
-            os.close(descriptor)
-        raise
-    finally:
-        for descriptor in theirs:
-            os.close(descriptor)
-    started = WorkerProcess(ours[0], ours[1], pidfd, process if confined else 0)
-    if confined:
-        try:
-            run.watch_group(process)
-            with suppress(BrokenPipeError):  # it has ended
-                os.write(started.writes, b"\n")  # the launch script waits until its group is watched
-        except BaseException:
-            discard_process(started)
-            raise
     return started
 
 
@@ -380,38 +361,25 @@ def _spawn(path: str, *, confined: bool) -> WorkerProcess:
 
 PROGRAM_PATH: Final = "/worker"
 """Path of the worker's program inside the sandbox."""
+_MODE: Final = "subprocess"
+"""The argument with which the program reads requests from its standard input."""
 _LIBRARIES: Final = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/etc/ld.so.cache")
 _UNDER_USR: Final = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/local/lib")
 _FILTER_DESCRIPTOR: Final = 9  # the highest number that every shell can redirect
-_CLOEXEC_FLAG: Final = "02000000"  # O_CLOEXEC
 _OPEN_FILES: Final = 64
 _OVERHEAD: Final = 512 * 2**20
 """Memory of a worker beside the program's own, mostly for its type checker."""
 
 
-def launch_script(shell: str, command: list[str], filter: str, memory: int) -> str:
-    """A script that becomes the worker by `command`, with the script's arguments.
-
-    `filter` is a file with the filter of system calls.
-    """
-    line, kilobytes = shlex.join(command), (memory + _OVERHEAD) // 1024
+def launch_script(command: list[str], filter: str, memory: int) -> str:
+    """A shell script that becomes the worker by `command`. `filter` is a file with the filter of system calls."""
+    kilobytes = (memory + _OVERHEAD) // 1024
     return (
-        f"#!{shell}\n"
         # The line comes once the process group is watched: bubblewrap killed at its start would leave a process.
         "read -r go || exit 125\n"
-        # Close inherited files without O_CLOEXEC, which a worker must not have.
-        "for place in /proc/self/fd/*; do\n"
-        "  number=${place##*/}\n"
-        "  case $number in 0|1|2) continue ;; esac\n"
-        "  [ -e $place ] || continue\n"
-        "  while read -r key flags; do\n"
-        "    [ $key = flags: ] && break\n"
-        "  done </proc/self/fdinfo/$number\n"
-        f'  [ $((flags & {_CLOEXEC_FLAG})) = 0 ] && {{ eval "exec $number>&-" || exit 125; }}\n'
-        "done\n"
         f"ulimit -c 0 && ulimit -f 0 && ulimit -n {_OPEN_FILES} && ulimit -d {kilobytes} || exit 125\n"
         f"exec {_FILTER_DESCRIPTOR}<{shlex.quote(filter)} || exit 125\n"
-        f'exec {line} "$@" 2>/dev/null\n'
+        f"exec {shlex.join(command)} 2>/dev/null\n"
     )
 
 
@@ -420,19 +388,14 @@ def bwrap_command(bwrap: str, binary: str, tree: HostTree, libraries: Sequence[s
 
     `libraries` are the folders of libraries under ``/usr``, `tree` has all others.
     """
-    user = str(SANDBOX_USER)
-    whole = [path for path in tree.folders if path in _LIBRARIES and path != "/usr"]
-    links = [(name, target) for name, target in tree.links if name in _LIBRARIES]
+    folders = (*(path for path in tree.folders if path in _LIBRARIES and path != "/usr"), *libraries)
+    links = tuple((name, target) for name, target in tree.links if name in _LIBRARIES)
     return [
         bwrap,
-        # Name each namespace: with --unshare-all, bubblewrap continues without a user namespace where none is possible.
-        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
-        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
-        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
-        *(argument for path in (*whole, *libraries) for argument in ("--ro-bind", path, path)),
-        *(argument for name, target in links for argument in ("--symlink", target, name)),
+        *isolation_arguments(HostTree(folders, links), network=False),
+        "--clearenv",
         *("--ro-bind", binary, PROGRAM_PATH, "--remount-ro", "/", "--chdir", "/"),
-        *("--seccomp", str(_FILTER_DESCRIPTOR), "--", PROGRAM_PATH),
+        *("--seccomp", str(_FILTER_DESCRIPTOR), "--", PROGRAM_PATH, _MODE),
     ]
 
 
@@ -441,7 +404,6 @@ def bwrap_command(bwrap: str, binary: str, tree: HostTree, libraries: Sequence[s
 RUNTIME_PACKAGE: Final = "pydantic-monty-runtime"
 """The package with the worker's program."""
 _INSTALL: Final = "pip install 'holdfast[code]'"
-_MFD_EXEC: Final = 0x10
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -478,45 +440,34 @@ def worker_binary() -> str:
 
 
 class Launcher:
-    """The file from which workers start. Keep it as long as workers are to start."""
+    """The command that starts workers. Keep it as long as workers are to start."""
 
     def __init__(self, memory: int, *, confined: bool = True) -> None:
-        self._open: list[int] = []
+        self.confined: Final = confined
+        self._filter: int | None = None
         self._owner = os.getpid()
-        self.path = self._confined(memory) if confined else worker_binary()
+        self.command = self._confined(memory) if confined else [worker_binary(), _MODE]
 
     def fits(self) -> bool:
-        """True if it belongs to this process: after a fork, its files are gone."""
+        """True if it belongs to this process: after a fork, its file is gone."""
         return self._owner == os.getpid()
 
     def close(self) -> None:
-        """Close its files; no worker can start from it any more."""
-        while self._open:
-            os.close(self._open.pop())
+        """Close its file; no worker can start from it any more."""
+        if self._filter is not None:
+            os.close(self._filter)
+            self._filter = None
 
-    def _confined(self, memory: int) -> str:
-        bwrap = find_trusted_program("bwrap")
-        if bwrap is None:  # it existed when the sandbox was made
-            raise ProgramsUnavailable("bubblewrap (bwrap) is gone", "install it again")
+    def _confined(self, memory: int) -> list[str]:
+        libraries = [path for path in _UNDER_USR if Path(path).is_dir()]
+        command = bwrap_command(require_sandbox(), worker_binary(), visible_tree("read"), libraries)
         try:
-            found = self._file("filter", seccomp_program(platform.machine()), 0o400)
-            libraries = [path for path in _UNDER_USR if Path(path).is_dir()]
-            command = bwrap_command(bwrap, worker_binary(), visible_tree("read"), libraries)
-            return self._file("worker", launch_script(shell_program(), command, found, memory).encode(), 0o500)
+            self._filter = os.memfd_create("holdfast-filter", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.write(self._filter, seccomp_program(platform.machine()))
+            os.fchmod(self._filter, 0o400)
+            fcntl.fcntl(self._filter, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
             self.close()
-            raise WorkerFailed(f"its files could not be made ({error.strerror})") from error
-
-    def _file(self, name: str, content: bytes, mode: int) -> str:
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        try:
-            descriptor = os.memfd_create(f"holdfast-{name}", flags | _MFD_EXEC)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            descriptor = os.memfd_create(f"holdfast-{name}", flags)  # older kernels lack the flag
-        self._open.append(descriptor)
-        os.write(descriptor, content)
-        os.fchmod(descriptor, mode)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        return f"/proc/{os.getpid()}/fd/{descriptor}"
+            raise WorkerFailed(f"its filter could not be made ({error.strerror})") from error
+        filter_path = f"/proc/{os.getpid()}/fd/{self._filter}"
+        return [shell_program(), "-c", launch_script(command, filter_path, memory)]

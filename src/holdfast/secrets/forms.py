@@ -67,9 +67,9 @@ def secret_forms(name: str, value: str, *, short: bool = False) -> SecretForms:
     """All forms of `value`. A `short` one matches only as a whole word."""
     bare = value.strip()
     alone = short and len(bare) < MIN_SECRET
-    little = bare.encode("utf-16-le")
+    little = bare.encode("utf-16-le", "surrogatepass")
     # For ASCII, the common part of both byte orders is enough.
-    wide = [little[:-1]] if bare.isascii() else [little, bare.encode("utf-16-be")]
+    wide = [little[:-1]] if bare.isascii() else [little, bare.encode("utf-16-be", "surrogatepass")]
     needles: dict[str, Needle] = {}
     anchors: dict[Code | None, set[str]] = {None: set(), "base64": set(), "hex": set()}
 
@@ -80,7 +80,7 @@ def secret_forms(name: str, value: str, *, short: bool = False) -> SecretForms:
 
     for part in (bare, *_parts(value)):
         add(None, _text_forms(part))
-    for data in (bare.encode(), *wide):
+    for data in (_utf8(bare), *wide):
         for texts in _base64_forms(data):
             add("base64", texts)
         for digits in (data.hex(), data.hex().upper()):
@@ -99,13 +99,18 @@ def _anchors(texts: list[str], run: re.Pattern[str]) -> list[str]:
 
 def _text_forms(value: str) -> list[str]:
     """The value as it is, and as JSON, URLs, HTML and Python write it."""
-    texts = [value, html.escape(value), repr(value)[1:-1], repr(value.encode())[2:-1]]
+    texts = [value, html.escape(value), repr(value)[1:-1], repr(_utf8(value))[2:-1]]
     texts += [value.replace("'", "''"), value.replace('"', '""')]
     once = _escaped(texts)
     texts += [*once, *_escaped(once), *(text.replace("/", "\\/") for text in once)]  # JSON, and JSON in a JSON string
     # JavaScript leaves some characters of a URL unescaped.
-    addresses = (quote(value), quote(value, safe=""), quote(value, safe="!'()*"), quote_plus(value))
+    data = _utf8(value)
+    addresses = (quote(data), quote(data, safe=""), quote(data, safe="!'()*"), quote_plus(data))
     return [*texts, *_both_cases(addresses)]
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # JSON may hold lone surrogates
 
 
 def _both_cases(addresses: Iterable[str]) -> Iterator[str]:
@@ -517,7 +522,7 @@ def _build_finder(
 
 
 def _bytes_as_text(text: str) -> str:
-    return text.encode().decode("latin-1")
+    return _utf8(text).decode("latin-1")
 
 
 def _minimal_anchors(anchors: Iterable[str]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class Secrets:
         elif callable(given):
             self._lookup = given
         else:  # the value may be a secret, so the error names only its type
-            raise InvalidArgument("secrets", _HiddenValue(given), _ACCEPTED)
+            raise InvalidArgument("secrets", type(given), _ACCEPTED)
         if isinstance(short, str):
             raise InvalidArgument("short", short, "a list of names")
         try:
@@ -98,9 +98,7 @@ def _parse_source(given: object) -> SecretReference | Callable[[], str]:
     if callable(given):
         return cast("Callable[[], str]", given)
     if not isinstance(given, str):
-        raise InvalidArgument(
-            "the source of a secret", _HiddenValue(given), "env:NAME, keyring:service/name or a function"
-        )
+        raise InvalidArgument("the source of a secret", type(given), "env:NAME, keyring:service/name or a function")
     from holdfast.profiles import parse_reference  # rarely needed
 
     return parse_reference(given)
@@ -130,16 +128,6 @@ def _check_value(name: str, found: object) -> str:
     if type(found) is not str:
         raise SecretUnavailable(name, f"its function gave a {type(found).__name__}, not a text")
     return found
-
-
-class _HiddenValue:
-    """Stands for a value in an error that must not show it."""
-
-    def __init__(self, value: object) -> None:
-        self._type = type(value).__name__
-
-    def __repr__(self) -> str:
-        return f"of the type {self._type}"
 
 
 class SecretAccess:

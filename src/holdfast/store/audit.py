@@ -14,7 +14,7 @@ from holdfast.store.attachments import audit_attachments
 from holdfast.store.memories import audit_memories
 from holdfast.store.notifications import audit_notifications
 from holdfast.store.retention import audit_tombstones
-from holdfast.store.spending import SpendingAudit, SpendOf, audit_spending
+from holdfast.store.spending import SpendingAudit, SpendOf
 from holdfast.store.waits import audit_rules
 
 if TYPE_CHECKING:
@@ -56,12 +56,15 @@ def audit(
     look.take("attachments", (("blob", digest, "the bytes do not match the digest") for digest in unsound))
     references = set(look.each("references to attachments", reader.raw_references()))
     inputs: dict[str, dict[int, bool]] = {}
-    for journal, row, _ in look.each("inputs", reader.raw_inputs()):
+    damaged: list[Finding] = []
+    for journal, row, sound in look.each("inputs", reader.raw_inputs()):
         inputs.setdefault(journal, {})[row.input] = row.pending
+        if not sound:
+            damaged.append(("checksum", f"{journal}/input {row.input}", "the input does not match its digest"))
     rows = list(look.each("journals", reader.raw_journals()))
     by_id = {row.id: row for row in rows}
     ended: dict[str, set[str]] = {}
-    tally = None if spend_of is None else SpendingAudit(reader, spend_of)
+    tally = SpendingAudit(reader, spend_of)
     for done, row in enumerate(rows):
         if look.over is not None:
             look.left.append(f"{len(rows) - done:,} of {len(rows):,} journals")
@@ -73,14 +76,15 @@ def audit(
         ended[row.id] = audited.ended
         look.take("forks", _audit_fork(row, by_id))
     look.take("references to attachments", _audit_references(references, blobs))
-    look.take("waits and inputs", _audit_checksums(reader))
-    look.take("answers", _audit_answers(reader, {row.id: row.head for row in rows}, inputs))
+    look.take("inputs", damaged)
+    look.take("waits", _audit_waits(reader, {row.id: row.head for row in rows}))
+    look.take("inputs", _audit_aliases(reader, inputs))
     look.take("notifications", audit_notifications(reader, rows, inputs, ended))
     look.take("memory", audit_memories(reader))
     look.take("rules", audit_rules(reader))
     look.take("attachments", audit_attachments(reader, blobs))
     look.take("tombstones", audit_tombstones(reader, rows, tally))
-    look.take("spending", audit_spending(reader, tally))
+    look.take("spending", tally.findings())
     return look.result()
 
 
@@ -160,21 +164,16 @@ def _audit_references(references: set[tuple[str, str, int]], blobs: dict[str, bo
             yield "blob", f"{journal}/{seq}", f"refers to {digest}, which is not there"
 
 
-def _audit_checksums(reader: Reader) -> Iterator[Finding]:
+def _audit_waits(reader: Reader, heads: dict[str, int]) -> Iterator[Finding]:
     for wait, sound in reader.raw_waits():
+        where = f"{wait.journal}/wait {wait.name}"
         if not sound:
-            yield "checksum", f"{wait.journal}/wait {wait.name}", "the wait does not match its checksum or its seal"
-    for journal, row, sound in reader.raw_inputs():
-        if not sound:
-            yield "checksum", f"{journal}/input {row.input}", "the input does not match its digest"
-
-
-def _audit_answers(reader: Reader, heads: dict[str, int], inputs: dict[str, dict[int, bool]]) -> Iterator[Finding]:
-    """A consumed answer belongs to an existing record, and an alias to an existing input."""
-    for wait, _ in reader.raw_waits():
+            yield "checksum", where, "the wait does not match its checksum or its seal"
         if wait.consumed and (wait.state not in {"resolved", "revoked"} or wait.consumed > heads.get(wait.journal, 0)):
-            where = f"{wait.journal}/wait {wait.name}"
             yield "wait", where, f"is {wait.state}, but was used by record {wait.consumed}"
+
+
+def _audit_aliases(reader: Reader, inputs: dict[str, dict[int, bool]]) -> Iterator[Finding]:
     for journal, key, number in reader.raw_aliases():
         if number not in inputs.get(journal, {}):
             yield "input", f"{journal}/key {key}", f"stands for input {number}, which is not there"
@@ -186,7 +185,7 @@ class _JournalAudit:
     blobs: dict[str, bool]
     references: set[tuple[str, str, int]]
     inputs: dict[int, bool]
-    tally: SpendingAudit | None
+    tally: SpendingAudit
     found: list[Finding] = field(default_factory=list[Finding])
     seq: int = 0
     epoch: int = 0
@@ -206,8 +205,7 @@ class _JournalAudit:
     def run(self, raw: Iterator[RawRecord]) -> Iterator[Finding]:
         if self.row.base:  # records up to `base` were trimmed, with the agent; no run in them continues after it
             self.seq, self.agent = self.row.base, self.row.agent
-        if self.tally is not None:
-            self.tally.begin(self.row)
+        self.tally.begin(self.row)
         for entry in raw:
             if entry.seq != self.seq + 1:
                 self._report("gap", entry.seq, f"follows record {self.seq}")
@@ -223,8 +221,7 @@ class _JournalAudit:
                 agent = record.agent if isinstance(record, records.Opened) else self.agent
                 self._audit_lists(entry.seq, record)
                 self._audit_story(entry.seq, record)
-                if self.tally is not None:
-                    self.tally.add(agent, entry.pos, record)
+                self.tally.add(agent, entry.pos, record)
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
         self._audit_row()
@@ -325,7 +322,7 @@ class _JournalAudit:
         if row.epoch < self.epoch:
             self._report("epoch", head, f"the lease is at {row.epoch}, a record at {self.epoch}")
         broken = any(rule in {"checksum", "unreadable", "gap"} for rule, _, _ in self.found)
-        if self.tally is not None and (broken or head != self.seq):
+        if broken or head != self.seq:
             self.tally.doubt(row.agent)
             self.tally.doubt(self.agent)
         told = self.updated > 0 or not row.base  # a trimmed journal may have lost its beginning

@@ -210,8 +210,8 @@ class Store:
             if not kept:
                 raise errors.InvalidArgument("records", added, "at least one record")
             counted = () if spend is None else spending.spend_by_day_of(spend, kept)
-            encode = encode_checked if checked else encode_readable
-            return self._append(_check_lease(lease), kept, head, patient, notify, counted, consume, then, encode)
+            said = (head, patient, notify, counted, (), consume, then)
+            return self.append_own(_check_lease(lease), kept, *said, checked=checked, tells_wakes=False)
         except errors.HoldfastError as refusal:
             return _failed_future(refusal)
 
@@ -222,33 +222,20 @@ class Store:
         head: int,
         patient: bool,
         notify: Sequence[Notify],
-        counted: tuple[tuple[int, Spend], ...],
-        consume: Sequence[str],
-        then: Callable[[asyncio.Future[contract.Head]], None] | None,
-    ) -> asyncio.Future[contract.Head]:
-        """`append` for trusted arguments of the runtime; `counted` is the spending by day.
-
-        The future also gives the wake count of the journal. Raises a refusal directly if nothing was queued.
-        """
-        own = tuple(added)
-        return self._append(
-            lease, own, head, patient, notify, counted, consume, then, encode_readable, tells_wakes=True
-        )
-
-    def _append(
-        self,
-        lease: Lease,
-        added: tuple[Record, ...],
-        head: int,
-        patient: bool,
-        notify: Sequence[Notify],
-        counted: tuple[tuple[int, Spend], ...],
+        spend: Spend | tuple[tuple[int, Spend], ...] | None,
+        worked: Sequence[tuple[int, int]],
         consume: Sequence[str],
         then: Callable[[asyncio.Future[Any]], None] | None,
-        encode: Callable[[Record], bytes],
         *,
-        tells_wakes: bool = False,
+        checked: bool = False,
+        tells_wakes: bool = True,
     ) -> asyncio.Future[Any]:
+        """`append` for trusted arguments of the runtime; `worked` are the spans of working time up to the records.
+
+        If it `tells_wakes`, the future gives a `Head`, with the wake count of the journal. Raises a refusal directly if
+        nothing was queued.
+        """
+        added, encode = tuple(added), encode_checked if checked else encode_readable
         limit, size = self.limits.record_bytes, 0
         bodies: list[bytes] = []
         for record in added:
@@ -267,7 +254,7 @@ class Store:
             notices = tuple(notifications.check_notification(command, self.limits) for command in given)
         used = _check_wait_names(consume) if consume else ()
         command = transaction.Append(
-            lease.journal, lease.epoch, head, added, bodies, plain, patient, notices, counted, used, tells_wakes
+            lease.journal, lease.epoch, head, added, bodies, plain, patient, notices, spend, worked, used, tells_wakes
         )
         return self._submit(command, then, None if notices else size)
 

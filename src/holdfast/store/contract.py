@@ -452,7 +452,6 @@ class JournalPreview(msgspec.Struct, frozen=True):
 class RawRecord(NamedTuple):
     """A stored record, for audits; `sound` if it matches its checksum."""
 
-    journal: str
     seq: int
     pos: int
     epoch: int

@@ -188,7 +188,7 @@ def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
 
 
 def audit_tombstones(
-    reader: Reader, rows: Iterable[JournalRow], spending: SpendingAudit | None = None
+    reader: Reader, rows: Iterable[JournalRow], spending: SpendingAudit
 ) -> Iterator[tuple[str, str, str]]:
     """Violated invariants of the tombstones: rule, place, finding. Adds their spending to the spending audit."""
     alive = {row.id for row in rows}
@@ -197,12 +197,10 @@ def audit_tombstones(
         where = f"{stone.journal}/tombstone"
         if not sound:
             yield "checksum", where, "the tombstone does not match its checksum"
-            if spending is not None:
-                spending.doubt(stone.agent)
+            spending.doubt(stone.agent)
             continue
         if stone.journal in alive:
             yield "tombstone", where, "it was pruned, but it is there"
         if not 0 < stone.pos <= last:
             yield "tombstone", where, f"its last record stood at {stone.pos}, but the store has come to {last}"
-        if spending is not None:
-            spending.add_days(stone.agent, stone.pos, stone.spent)
+        spending.add_days(stone.agent, stone.pos, stone.spent)

@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast import records
+from holdfast.clock import Stopwatch
 from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, RecordUnreadable, StoreBusy
 from holdfast.names import check_int
 from holdfast.records import Blob, Handed, Opened, Record
-from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
     from holdfast.messages import Usage
@@ -116,16 +116,14 @@ def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
 
 
 def spend_of_append(
-    watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None
+    added: Sequence[Record], spend: Spend | None, spans: Iterable[tuple[int, int]]
 ) -> tuple[tuple[int, Spend], ...]:
-    """The spending of an append by day: `spend` on the day of the last record, and the working time of its records."""
+    """The spending of an append by day: `spend` on the day of the last record, and the `spans` of working time."""
     today = day_of(added[-1].at)
     worked: dict[int, int] = {}
-    if watch is not None:
-        for record in added:
-            span = watch.take(record)
-            for day, ms in () if span is None else _by_day(*span):
-                worked[day] = worked.get(day, 0) + ms
+    for span in spans:
+        for day, ms in _by_day(*span):
+            worked[day] = worked.get(day, 0) + ms
     if now := min(worked.pop(today, 0), MAX_SPEND):
         spend = Spend(wall_ms=now) if spend is None else replace(spend, wall_ms=spend.wall_ms + now)
     told = () if spend is None or spend == NO_SPEND else ((today, spend),)
@@ -227,9 +225,9 @@ def _spent_in(reader: Reader, row: JournalRow, spend_of: SpendOf, upto: int, *, 
 
 
 class SpendingAudit:
-    """Counts spending during an audit, which reads all records anyway."""
+    """Counts spending during an audit, which reads all records anyway; without `spend_of` it counts nothing."""
 
-    def __init__(self, reader: Reader, spend_of: SpendOf) -> None:
+    def __init__(self, reader: Reader, spend_of: SpendOf | None) -> None:
         self._reader = reader
         self._spend_of = spend_of
         self._since = reader.spending.since()
@@ -242,7 +240,8 @@ class SpendingAudit:
 
     def add(self, agent: str | None, pos: int, record: Record) -> None:
         """Count a record, unless an older schema appended it without counting."""
-        self.add_days(agent, pos, spend_by_day((record,), self._spend_of, self._read_blob, self._watch).items())
+        if self._spend_of is not None:
+            self.add_days(agent, pos, spend_by_day((record,), self._spend_of, self._read_blob, self._watch).items())
 
     def add_days(self, agent: str | None, pos: int, days: Iterable[tuple[int, Spend]]) -> None:
         """Count the spending of records up to the position `pos`."""
@@ -259,8 +258,23 @@ class SpendingAudit:
         except BlobCorrupt:
             return None
 
-    def compare(self, days: Mapping[tuple[str | None, int], Spend]) -> Iterator[tuple[str, str, str]]:
-        """Differences between the listed spending and that of the records."""
+    def findings(self) -> Iterator[tuple[str, str, str]]:
+        """Violated invariants of the listed spending, also against the records: rule, place, finding."""
+        days: dict[tuple[str | None, int], Spend] = {}
+        wholes: dict[str | None, Spend] = {}
+        sums: dict[str | None, Spend] = {}
+        for agent, day, spend in self._reader.spending.raw():
+            if day is None:
+                wholes[agent] = spend
+            else:
+                days[agent, day] = spend
+                sums[agent] = sums.get(agent, NO_SPEND) + spend
+        for agent in wholes.keys() | sums.keys():
+            whole, summed = wholes.get(agent, NO_SPEND), sums.get(agent, NO_SPEND)
+            if whole != summed:
+                yield "spending", f"{agent or '(no agent)'}", f"{whole} in all, but its days say {summed}"
+        if self._spend_of is None:
+            return
         for agent, day in sorted(days.keys() | self._counted.keys(), key=lambda place: (place[0] or "", place[1])):
             listed, recorded = days.get((agent, day), NO_SPEND), self._counted.get((agent, day), NO_SPEND)
             if listed != recorded and agent not in self._unsure:
@@ -293,22 +307,3 @@ def check_spend_values(spend: Spend, most: int) -> Spend:
         for name, count in zip(Spend.__struct_fields__, counts, strict=True):
             check_int(f"spend: {name}", count, most=most)
     return spend
-
-
-def audit_spending(reader: Reader, counted: SpendingAudit | None = None) -> Iterator[tuple[str, str, str]]:
-    """Violated invariants of the spending: rule, place, finding. With `counted`, also against the records."""
-    days: dict[tuple[str | None, int], Spend] = {}
-    wholes: dict[str | None, Spend] = {}
-    sums: dict[str | None, Spend] = {}
-    for agent, day, spend in reader.spending.raw():
-        if day is None:
-            wholes[agent] = spend
-        else:
-            days[agent, day] = spend
-            sums[agent] = sums.get(agent, NO_SPEND) + spend
-    for agent in wholes.keys() | sums.keys():
-        whole, summed = wholes.get(agent, NO_SPEND), sums.get(agent, NO_SPEND)
-        if whole != summed:
-            yield "spending", f"{agent or '(no agent)'}", f"{whole} in all, but its days say {summed}"
-    if counted is not None:
-        yield from counted.compare(days)

@@ -22,6 +22,7 @@ from holdfast.secrets.redactor import Redactor, redact_record
 from holdfast.store import notifications, waits
 from holdfast.store.contract import Command, Head, Journal, JournalRow, Lease, NewJournal, Owner, blob_digest
 from holdfast.store.lease import is_gone
+from holdfast.store.spending import Spend, spend_of_append
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Rows, StoreLimits
     from holdfast.store.notifications import Notify
     from holdfast.store.retention import Tombstone
-    from holdfast.store.spending import Spend
 
 
 class Transaction:
@@ -283,8 +283,10 @@ class Append(Command[Any], frozen=True):
     """The caller does not wait yet: the records may share the commit of the next command."""
     notify: tuple[Notify, ...] = ()
     """Notifications in the same commit. One that can't be queued is dead; the append succeeds."""
-    spend: tuple[tuple[int, Spend], ...] = ()
-    """The spending of the records by day, counted in the same commit."""
+    spend: Spend | tuple[tuple[int, Spend], ...] | None = None
+    """The spending of the records, counted in the same commit: on the day of the last one, or by day."""
+    worked: Sequence[tuple[int, int]] = ()
+    """Spans of working time that end with these records."""
     consume: tuple[str, ...] = ()
     """Resolved waits of the journal that this commit consumes."""
     tells_wakes: bool = False
@@ -328,7 +330,8 @@ class Append(Command[Any], frozen=True):
             tx.wake(row)
         for wait in used:
             tx.rows.save_wait(row, wait)
-        for day, spend in self.spend:
+        by_day = self.spend if isinstance(self.spend, tuple) else spend_of_append(self.records, self.spend, self.worked)
+        for day, spend in by_day:
             # The agent before a handoff in these records has spent it.
             tx.rows.spending.add(agent, day, spend)
         for notice in self.notify:

@@ -18,10 +18,10 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, ModelError, UsageError
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, TextChunk
-from holdfast.names import check_int
+from holdfast.names import check_int, check_number
 from holdfast.testing import dialects
 from holdfast.testing.dialects import DialectName, RequestSummary, StreamedReply
-from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem, check_seconds
+from holdfast.testing.scripted import ScriptedModel, ScriptFunction, ScriptItem
 
 
 class HttpError(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class HttpError(msgspec.Struct, frozen=True):
         if isinstance(after, str) and not (after.isascii() and after.isprintable()):
             raise InvalidArgument("retry_after", after, "printable ASCII in one line")
         if isinstance(after, int | float):
-            check_seconds("retry_after", after)
+            check_number("retry_after", after)
 
 
 class Disconnect(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class Stall(msgspec.Struct, frozen=True):
         if self.after is not None:
             check_int("after", self.after)
         if self.seconds is not None:
-            check_seconds("seconds", self.seconds)
+            check_number("seconds", self.seconds)
 
 
 class BadFrame(msgspec.Struct, frozen=True):
@@ -457,7 +457,7 @@ class FakeProvider:
             ScriptedModel(script, name="fake:provider", keep=0),
             FaultPlan(faults),
             chunks=check_int("chunks", chunks, least=1),
-            pace=check_seconds("pace", pace),
+            pace=check_number("pace", pace),
             keep=check_int("keep", keep),
         )
         self._server: asyncio.Server | None = None

@@ -15,10 +15,10 @@ import msgspec
 
 from holdfast import messages
 from holdfast.effects.canonical import decode_value, encode_value
-from holdfast.errors import InvalidArgument, InvalidNumber, ModelError
+from holdfast.errors import InvalidArgument, ModelError
 from holdfast.messages import Attachment, ModelReply, ModelRequest, Part, Reasoning, Refusal, Text, ToolCall, Usage
 from holdfast.models.contract import respond
-from holdfast.names import check_int
+from holdfast.names import check_int, check_number
 
 if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
@@ -113,14 +113,7 @@ def cut(words: str) -> ScriptedCut:
 
 def delayed(seconds: float, item: ScriptItem, /) -> ScriptedDelay:
     """Reply after a delay."""
-    return ScriptedDelay(check_seconds("delay", seconds), item)
-
-
-def check_seconds(what: str, value: object) -> float:
-    """Check a duration."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InvalidNumber(what, value, "it must be 0 seconds or more")
-    return value
+    return ScriptedDelay(check_number("delay", seconds), item)
 
 
 class ScriptedModel:

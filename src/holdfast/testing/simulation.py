@@ -32,7 +32,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.on_turn: dict[int, Callable[[], object]] = {}
         """Functions to call at a turn, to interfere at any possible moment."""
         self.held: list[Any] = []
-        """Ready callbacks that wait for a later turn."""
+        """Ready callbacks that wait for a later turn; `processes.context` counts them as ready."""
         self._now = 0.0
 
     def time(self) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast import errors, names, records
 from holdfast.effects.canonical import digest
+from holdfast.errors.fields import ErrorFields
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import AnyTool, Duration, Reach, ToolRetry, tool
 
@@ -62,13 +63,12 @@ class SubAgentTurn:
     agent: str
 
 
-class SubAgentRefused(errors.UsageError):
+class SubAgentRefused(ErrorFields, errors.UsageError):
     """A sub-agent was not started: too deep, its own ancestor, or no budget left."""
 
-    def __init__(self, agent: str, reason: str) -> None:
-        super().__init__(f"{agent!r} was not asked: {reason}")
-        self.agent = agent
-        self.reason = reason
+    agent: str
+    reason: str
+    _message = "{agent!r} was not asked: {reason}"
 
 
 class SubAgentFailed(errors.WorldError):
@@ -247,8 +247,3 @@ def find_handoff(made: AnyTool | None) -> HandoffTool | None:
     """The handoff of a tool, if it is one."""
     owner = None if made is None else getattr(made.function, "__self__", None)
     return owner if isinstance(owner, HandoffTool) else None
-
-
-def list_handoffs(tools: Mapping[str, AnyTool]) -> Iterator[HandoffTool]:
-    """The handoffs among these tools."""
-    return filter(None, map(find_handoff, tools.values()))

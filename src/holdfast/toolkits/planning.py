@@ -123,7 +123,7 @@ def _tool_of_key(key: str) -> str:
     """The tool in the key of a call; empty for any other key."""
     parsed = keys.parse_key(key)
     is_call = parsed is not None and not parsed.inner and parsed.name == "tools" and parsed.call
-    return key.rpartition("/")[2].partition(".")[2] if is_call else ""
+    return keys.tool_in_key(key) if is_call else ""
 
 
 _REACH: Final = Reach(family="plan", external=False)

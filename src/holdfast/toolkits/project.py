@@ -135,8 +135,8 @@ def project(
             path: The file or directory that you work on, relative to the workspace. It need not exist yet.
         """
         place = workspace.parse_path(path)
-        labels = ("/".join((*place.parts[:depth], file)) for depth in range(len(place.parts) + 1))
-        found = (read_project_file(opened, label, bounds.file_bytes) for label in labels)
+        folders = (*reversed(place.parents), place)
+        found = (read_project_file(opened, str(folder / file), bounds.file_bytes) for folder in folders)
         fitting = fit_files([one for one in found if one is not None], bounds.total_chars)
         return render_files(str(place), file, fitting)
 

@@ -304,7 +304,7 @@ class SkillLibrary:
     def page(self, name: str, path: str, start: int, lines: int) -> str:
         """A page of a file of a skill, with numbered lines."""
         skill, place = self._require(name), workspace.parse_file_path(path)
-        inside, label = workspace.WorkspacePath((name, *place.parts)).encoded(), str(place)
+        inside, label = f"{name}/{place}".encode(), str(place)
         try:
             advice = "it is too large to be read here"
             return pages.read_file_page(skill.folder, inside, label, start, lines, self._page_limits, advice)

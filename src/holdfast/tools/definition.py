@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from types import CodeType, FunctionType, MethodType
 from typing import (
@@ -52,14 +52,10 @@ def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach
         return Reach()
     if not isinstance(reach, Reach) or isinstance(reach, Subject):
         raise ToolInvalid(label, None, f"reach is a Reach, not a {type(reach).__name__}")
-    texts = ("family", "base", "command", "url", "sandbox")
-    wrong = [name for name in texts if type(getattr(reach, name)) not in (str, type(None))]
-    for name in ("paths", "workspaces"):
-        value = getattr(reach, name)
-        if type(value) is not tuple or any(type(item) is not str for item in cast("tuple[object, ...]", value)):
-            wrong.append(name)
-    if wrong:
-        raise ToolInvalid(label, None, f"reach.{wrong[0]} is of the wrong type")
+    try:
+        reach = msgspec.convert(asdict(reach), Reach)
+    except msgspec.ValidationError as error:
+        raise ToolInvalid(label, None, f"its reach is not valid: {error}") from None
     for name in (*reach.paths, reach.command, reach.url):
         if name is not None and name not in parameters:
             raise ToolInvalid(label, None, f"reach names {name!r:.60}, which is no parameter of it")
@@ -259,12 +255,7 @@ DEFERRAL_TIMEOUT: Final = timedelta(days=7)
 """Default time for the answer to a deferral."""
 
 
-class _NoDefault:
-    def __repr__(self) -> str:
-        return "NO_DEFAULT"
-
-
-NO_DEFAULT: Final = _NoDefault()
+NO_DEFAULT: Final = msgspec.UNSET
 """Marks a deferral that ends in an error at its timeout."""
 
 

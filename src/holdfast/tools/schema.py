@@ -243,11 +243,11 @@ class _NotPortable(Exception):
         self.reason = reason
 
 
-class _Nulls(msgspec.Struct, frozen=True):
+class _Nulls(msgspec.Struct):
     """Properties that the model may leave out: the function's types require null there."""
 
-    names: tuple[str, ...]
-    inside: dict[str, _Nulls]
+    names: list[str] = []
+    inside: dict[str, _Nulls] = {}
     """By property; ``*`` is for the values of a map, ``[]`` for the items of a list."""
 
     def fill(self, value: object) -> object:
@@ -332,11 +332,11 @@ class _PortableWriter:
             sentences.append(f"One of {_json(choices)}." if len(choices) > 1 else f"Always {_json(choices[0])}.")
             if kind in {"integer", "number"}:
                 made |= {"minimum": min(choices), "maximum": max(choices)}
-        nulls = _Nulls((), {})
+        nulls = _Nulls()
         if kind == "array":
             made["items"], _ = self._write_child("[]", _item_schema(node), inside, nulls)
         elif kind == "object" and (node.get("properties") or node.get("additionalProperties") is False):
-            nulls = self._add_properties(node, made, inside)
+            self._add_properties(node, made, inside, nulls)
         elif kind == "object":
             values = node.get("additionalProperties")
             patterns = _as_dict(node.get("patternProperties"))
@@ -349,24 +349,23 @@ class _PortableWriter:
             _add_bound(key, value, made, sentences)
         return _describe(made, node, sentences), nulls if nulls.names or nulls.inside else None, False
 
-    def _add_properties(self, node: dict[str, Any], made: dict[str, Any], inside: tuple[str, ...]) -> _Nulls:
+    def _add_properties(
+        self, node: dict[str, Any], made: dict[str, Any], inside: tuple[str, ...], nulls: _Nulls
+    ) -> None:
         properties = _as_dict(node.get("properties"))
         required = set(cast("list[str]", node.get("required", [])))
         made["properties"] = {}
-        optional: list[str] = []
-        nulls = _Nulls((), {})
         for name, schema in properties.items():
             if not _PROPERTY_NAME.fullmatch(name):
                 reason = "a name that models are given is 1 to 64 of a-z, A-Z, 0-9, '_', '.' and '-'"
                 raise _NotPortable(reason, (name,))
             made["properties"][name], nullable = self._write_child(name, schema, inside, nulls)
             if nullable and name in required:
-                optional.append(name)
-        still_required = [name for name in properties if name in required and name not in optional]
+                nulls.names.append(name)
+        still_required = [name for name in properties if name in required and name not in nulls.names]
         if still_required:
             made["required"] = still_required
         made["additionalProperties"] = False
-        return _Nulls(tuple(optional), nulls.inside)
 
     def _write_child(
         self, name: str, schema: object, inside: tuple[str, ...], nulls: _Nulls

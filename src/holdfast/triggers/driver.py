@@ -20,6 +20,7 @@ from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.keys import segment
+from holdfast.engine.embedded import TRANSIENT_ERRORS
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.processes.service import Processes
-    from holdfast.runtime.changes import ChangeFeed
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
@@ -158,16 +159,7 @@ LAST_RECORDS: Final = 3
 """The last records that hold the state. Each commit ends with it, or with it and a `Parked`."""
 _LOOK_INTERVAL: Final = 30.0
 """Interval of checks of work in other processes, in seconds."""
-_STORE_TROUBLE: Final = (
-    errors.StoreBusy,
-    errors.StoreFull,
-    errors.StoreFailed,
-    errors.StoreClosed,
-    errors.CommitUnknown,
-    errors.Fenced,
-    errors.HeadConflict,
-    errors.RuntimeStopped,
-)
+_STORE_TROUBLE: Final = (*TRANSIENT_ERRORS, errors.StoreClosed, errors.RuntimeStopped)
 """Errors of the store: the drive ends and is tried again."""
 _OUTSIDE_SOURCES: Final = (definitions.EventSource, definitions.WatchSource, definitions.WebhookSource)
 """Sources whose occurrences carry content from outsiders."""
@@ -199,8 +191,8 @@ async def read_definition(store: Store, id: str, number: int) -> definitions.Tri
 class TriggerDrive(JournalDrive):
     """One drive of one trigger."""
 
-    def __init__(self, store: Store, watch: ChangeFeed, id: str, targets: Targets, lease_ms: int) -> None:
-        super().__init__(store, watch, id, lease_ms)
+    def __init__(self, context: RuntimeContext, id: str, targets: Targets) -> None:
+        super().__init__(context, id)
         self._targets = targets
         self._name = definitions.trigger_name(id)
         self._came = asyncio.Event()

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -98,32 +97,28 @@ def _matches(name: str, pattern: str) -> bool:
     return pattern == ANY_DEPTH or fnmatchcase(name, pattern)
 
 
-@dataclass(slots=True)
 class SettlingFiles:
     """Tracks how long each file has not changed."""
 
-    settle_ms: int
-    _since: dict[str, tuple[FoundFile, int]] = field(default_factory=dict[str, tuple[FoundFile, int]])
-    _reported: dict[str, FoundFile] = field(default_factory=dict[str, FoundFile])
+    def __init__(self, settle_ms: int) -> None:
+        self._settle_ms = settle_ms
+        self._since: dict[FoundFile, int] = {}
+        """The files of the last scan, with the time since which each is unchanged."""
+        self._reported: set[FoundFile] = set()
 
     def look(self, files: Sequence[FoundFile], mono: int) -> list[FoundFile]:
         """Settled files that are not reported yet."""
-        settled: list[FoundFile] = []
-        for found in files:
-            seen, since = self._since.get(found.path, (None, mono))
-            since = since if seen == found else mono
-            self._since[found.path] = (found, since)
-            if mono - since >= self.settle_ms and self._reported.get(found.path) != found:
-                settled.append(found)
-        present = {found.path for found in files}
-        for gone in [path for path in self._since if path not in present]:
-            del self._since[gone]
-            self._reported.pop(gone, None)
-        return settled
+        self._since = {found: self._since.get(found, mono) for found in files}
+        self._reported &= self._since.keys()
+        return [
+            found
+            for found, since in self._since.items()
+            if mono - since >= self._settle_ms and found not in self._reported
+        ]
 
     def told(self, found: FoundFile) -> None:
         """Mark a file as reported, until it changes."""
-        self._reported[found.path] = found
+        self._reported.add(found)
 
 
 def content_digest(source: WatchSource, found: FoundFile) -> str:

@@ -183,8 +183,7 @@ class Triggers:
     async def _write_definition(self, definition: TriggerDefinition) -> int:
         id, content = trigger_journal(definition.name), msgspec.to_builtins(definitions.DefineCommand(definition))
         for _ in range(_DEFINE_TRIES):
-            view = await self._found(id)
-            state = TriggerState() if view is None else view.state
+            state = (await self._found(id)).state
             full = not state.definition and len(await self._ids()) >= MAX_TRIGGERS
             if full and len(await self.list()) >= MAX_TRIGGERS:  # removed ones do not count
                 raise errors.TriggersFull(MAX_TRIGGERS)
@@ -218,7 +217,7 @@ class Triggers:
             view = await self._found(id)
         except errors.HoldfastError as error:
             return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))
-        state, definition = (TriggerState(), None) if view is None else view[:2]
+        state, definition, waiting = view
         running = [one for one in state.running if not await self._is_over(id, one)]
         return TriggerStatus(
             name,
@@ -229,7 +228,7 @@ class Triggers:
             state.owner,
             state.last,
             state.next if state.enabled else None,
-            len(state.queue) + (0 if view is None else view.waiting),
+            len(state.queue) + waiting,
             len(running),
             state.started,
             state.failed,
@@ -256,15 +255,15 @@ class Triggers:
 
     async def _view(self, name: str) -> TriggerView:
         view = await self._found(trigger_journal(name))
-        if view is None or not view.state.definition:
+        if not view.state.definition:
             raise errors.TriggerUnknown(name, [status.name for status in await self.list()])
         return view
 
-    async def _found(self, id: str) -> TriggerView | None:
-        """The view of a trigger, cached until its journal changes."""
+    async def _found(self, id: str) -> TriggerView:
+        """The view of a trigger, cached until its journal changes; an empty one without a journal."""
         wakes, heads = await self._store.wakes([id]), await self._store.heads([id])
         if id not in wakes:
-            return None
+            return TriggerView(TriggerState(), None, 0)
         known = self._views.get(id)
         if known is not None and known[:2] == (wakes[id], heads.get(id, 0)):
             return known[2]
@@ -362,7 +361,7 @@ class Triggers:
     async def enabled_source(self, name: str) -> definitions.Source | None:
         """The source of a trigger; None while it is off."""
         view = await self._found(trigger_journal(name))
-        return None if view is None or view.definition is None or not view.state.enabled else view.definition.source
+        return view.definition.source if view.definition is not None and view.state.enabled else None
 
     async def occurred(self, name: str, key: str, payload: object) -> bool:
         """Accept a file; True if it is new. A known file costs no write."""
@@ -445,7 +444,7 @@ class Triggers:
         """A drive of a trigger declared in this process, else None."""
         if trigger_name(id) not in self._here:
             return None
-        return TriggerDrive(self._store, self._context.changes, id, self.targets, self._context.lease_ms)
+        return TriggerDrive(self._context, id, self.targets)
 
     async def stop(self) -> None:
         self._closed = True

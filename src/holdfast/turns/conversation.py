@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from holdfast import errors, messages, records
+from holdfast.clock import Stopwatch
 from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import Cause, InputTaint, Parked, Record, Started
@@ -224,7 +225,7 @@ class Conversation:
         self.tool_calls = 0
         self.background = 0
         self.unpriced = 0
-        self.watch = state.Stopwatch()
+        self.watch = Stopwatch()
         """Measures the working time of its turns."""
         self._seen: View | None = None
         """The compacted context; None while the model sees the whole conversation."""
@@ -325,6 +326,7 @@ class Conversation:
         if self.turn is not None:
             self._close(self.turn, None)
             self.turn = None
+        self.endings.clear()  # turn ids of the parent may come again
         self.watch.stop()
 
     # ---- inputs ----

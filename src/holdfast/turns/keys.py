@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+from holdfast.names import is_turn_id
+
 NESTED: Final = "/%call-"
 """Separates the key of a program from the number of a call that it made."""
 DEFERRAL: Final = "%defer"
@@ -42,7 +44,7 @@ def turn_id(number: int) -> str:
 
 def input_number(run: str) -> int | None:
     """The number of the input that began the turn `run`; None if `run` is no turn id."""
-    return _number(run[1:]) if run[:1] == "t" and run[1:2] != "0" else None
+    return int(run[1:]) if is_turn_id(run) else None
 
 
 def effect_key(run: str, number: int, name: EffectName) -> str:

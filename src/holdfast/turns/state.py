@@ -17,8 +17,6 @@ import msgspec
 from holdfast.effects.canonical import canonical_json
 from holdfast.messages import Message, ModelReply, ToolCall, ToolResult, Usage, UserMessage, encode
 from holdfast.policy.limits import NOTHING, Budget, Consumption, OutOf, Unpriced
-from holdfast.records import Ended, Parked, Record, Resumed, Started
-from holdfast.turns.keys import input_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -378,40 +376,3 @@ class TurnState(msgspec.Struct, frozen=True, gc=False):
     trace: Trace = Trace()
     recorded: int = 0
     """Number of the last recorded effect; limits do not apply to effects up to it."""
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Measures the working time of a session from its records, fed in order."""
-
-    total: int = 0
-    """Milliseconds of work up to the last record."""
-    _run: str = ""
-    """The turn under way; empty without one."""
-    _since: int = 0
-
-    def take(self, record: Record) -> tuple[int, int] | None:
-        """Count the time up to a record; returns the counted interval, if any."""
-        kind = type(record)
-        if kind is Started or kind is Resumed:
-            run = getattr(record, "run", "")
-            if input_number(run) is not None:
-                self._run, self._since = run, record.at
-            return None
-        if not self._run:
-            return None
-        since, self._since = self._since, record.at
-        if (kind is Parked or kind is Ended) and getattr(record, "run", "") == self._run:
-            self._run = ""
-        if since >= record.at:
-            return None
-        self.total += record.at - since
-        return since, record.at
-
-    def stop(self) -> None:
-        """Stop measuring, where a fork begins."""
-        self._run = ""
-
-    def last(self, now: int) -> int:
-        """The time up to which `total` counts: the last record during a turn, else now."""
-        return min(self._since, now) if self._run else now

@@ -82,7 +82,7 @@ def test_other_programs_are_begun() -> None:
 
 TREE = HostTree(("/usr", "/etc/ld.so.cache", "/etc/ssl/certs"), (("/lib", "usr/lib"), ("/bin", "usr/bin")))
 CAGE = bwrap_command("/usr/bin/bwrap", "/a folder/monty", TREE, ["/usr/lib"])
-SCRIPT = launch_script("/bin/bash", CAGE, "/proc/1/fd/3", 2**20)
+SCRIPT = launch_script(CAGE, "/proc/1/fd/3", 2**20)
 
 
 def test_a_worker_sees_libraries_and_itself_and_nothing_else() -> None:

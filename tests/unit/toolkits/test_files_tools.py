@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import threading
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +29,7 @@ from holdfast.toolkits.files import (
     files,
 )
 from holdfast.toolkits.files.edits import FileChanged, FileWriter
-from holdfast.toolkits.files.workspace import Workspace, WorkspacePath, choose_opener, make_protection, open_by_walk
+from holdfast.toolkits.files.workspace import Workspace, choose_opener, make_protection, open_by_walk
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ def test_a_file_that_somebody_else_writes_meanwhile_is_left_alone(tmp_path: Path
 
     writer = FileWriter(Workspace(tmp_path, opener=intruding), make_protection(), FileLimits())
     with pytest.raises(FileChanged):
-        writer.edit(WorkspacePath(("a.txt",)), "mine", "yours", every=False)
+        writer.edit(PurePosixPath("a.txt"), "mine", "yours", every=False)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "theirs, mine"}
 
 

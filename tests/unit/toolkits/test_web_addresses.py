@@ -17,7 +17,6 @@ from holdfast.toolkits.web import UrlInvalid, UrlRefused, web
 from holdfast.toolkits.web.urls import (
     UrlPolicy,
     find_closed_range,
-    make_url_policy,
     parse_ipv4,
     parse_url,
 )
@@ -32,7 +31,7 @@ def policy(**said: Any) -> UrlPolicy:
         "ports": (80, 443),
         "downgrade": False,
     }
-    return make_url_policy(**{**given, **said})
+    return UrlPolicy(**{**given, **said})
 
 
 def allowed(url: str, **said: Any) -> bool:

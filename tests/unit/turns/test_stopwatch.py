@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
+from holdfast.clock import Stopwatch
 from holdfast.records import Admitted, Done, EffectRequest, Ended, Parked, Resumed, Started
 from holdfast.store.spending import DAY_MS, Spend, spend_by_day, spend_of_append
-from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
     from holdfast.records import Record
@@ -86,7 +86,8 @@ def test_appends_count_what_their_records_count(made: list[tuple[object, int]], 
     watch = Stopwatch()
     for first in range(0, len(records), size):
         added = records[first : first + size]
-        for day, spend in spend_of_append(watch, added, None):
+        spans = [span for record in added if (span := watch.take(record)) is not None]
+        for day, spend in spend_of_append(added, None, spans):
             sums[day] = sums.get(day, 0) + spend.wall_ms
     whole = spend_by_day(records, lambda _, __: None, lambda _: None, Stopwatch())
     assert sums == {day: spend.wall_ms for day, spend in whole.items()}

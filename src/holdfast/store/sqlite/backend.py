@@ -452,12 +452,12 @@ class MemoryBackend(Backend):
         self._queue: list[WriteJob] = []
         self._queue_length = lambda: len(self._queue)
         self._enqueue = self._add_job
-        self._unanswered: dict[int, WriteJob] = {}  # in the order of submission, so that a simulation can be repeated
+        self._batch: list[WriteJob] = []
+        """Committed, or about to be, and not yet answered."""
         self._scheduled = False
 
     def _add_job(self, job: WriteJob) -> None:
         self._queue.append(job)
-        self._unanswered[id(job)] = job
         if not self._scheduled:
             self._scheduled = True
             self._commit_later()
@@ -471,9 +471,9 @@ class MemoryBackend(Backend):
     def _commit(self) -> None:
         if self._closed:
             return
-        batch, self._queue = self._queue[: self.limits.batch], self._queue[self.limits.batch :]
-        commands = [job.command for job in batch if job.command is not None]
-        answers = list(zip(batch, self.disk.commit(commands, self.limits, self.clock), strict=True))
+        self._batch, self._queue = self._queue[: self.limits.batch], self._queue[self.limits.batch :]
+        commands = [job.command for job in self._batch if job.command is not None]
+        answers = list(zip(self._batch, self.disk.commit(commands, self.limits, self.clock), strict=True))
         if self._delay is None:
             self._answer(answers)
         else:
@@ -482,8 +482,7 @@ class MemoryBackend(Backend):
     def _answer(self, answers: list[tuple[WriteJob, Any]]) -> None:
         if self._closed:
             return
-        for job, _ in answers:
-            self._unanswered.pop(id(job), None)
+        self._batch = []
         more = self._scheduled = bool(self._queue)
         self._deliver(answers, False)  # its callbacks may submit more, which schedules itself
         if more:
@@ -497,16 +496,16 @@ class MemoryBackend(Backend):
     def crash(self) -> None:
         """Stop at once, like a killed process: queued commands are lost, and no caller gets a result."""
         self._closed = True
-        for job in self._unanswered.values():
+        for job in (*self._batch, *self._queue):
             if job.waiter is not None and not job.waiter.done():
                 job.waiter.set_exception(errors.StoreClosed())
                 job.waiter.exception()  # its caller died with the process: an unread error is no warning
                 if job.then is not None:
                     self._loop.call_soon(job.then, job.waiter)
-        self._unanswered.clear()
+        self._batch, self._queue = [], []
 
     async def close(self) -> None:
-        while self._unanswered and not self._closed:
+        while self._scheduled and not self._closed:
             # Wait for the batch, not for the futures: one with a cancelled caller is done before its batch.
             await self._versions.after(self._versions.current, None)
         if not self._closed:

@@ -21,6 +21,7 @@ import apsw
 
 from holdfast import errors
 from holdfast.crashpoints import crash_point
+from holdfast.plainfiles import sync_folder
 from holdfast.store.paths import FOLDER
 from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 
@@ -89,15 +90,6 @@ def _is_own_group(found: os.stat_result) -> bool:
     except KeyError:
         return False
     return user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
-
-
-def sync_directory(directory: Path) -> None:
-    """Make new names in `directory` survive a power cut."""
-    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def check_schema(path: Path, connection: Db) -> None:
@@ -200,7 +192,7 @@ def prepare(path: Path) -> None:
     if not exists:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        sync_directory(path.parent)
+        sync_folder(path.parent)
         crash_point("store.created")
 
 
@@ -312,7 +304,7 @@ def _make_directory(directory: Path) -> None:
             parent.mkdir(mode=0o700)
             if parent.name == FOLDER:  # in a project: keep the store and its key out of version control
                 (parent / ".gitignore").write_text("*\n", encoding="ascii")
-        sync_directory(parent.parent)
+        sync_folder(parent.parent)
     if directory.name == FOLDER and not directory.stat().st_mode & stat.S_IWUSR:
         directory.chmod(0o700)  # an empty placeholder made by a running shell command
 

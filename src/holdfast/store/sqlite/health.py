@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -94,30 +95,26 @@ def examine(
     until = time.monotonic() + seconds
     file = Path(path)
     files.check_viewable(file)
-    with files.translated(file):
-        connection = files.connect_viewer(file, StoreLimits())
+    with files.translated(file), closing(files.connect_viewer(file, StoreLimits())) as connection:
+        files.check_schema(file, connection)
+        files.check_current(file, connection)
+        seal, unsealed = None, list[str]()
         try:
-            files.check_schema(file, connection)
-            files.check_current(file, connection)
-            seal, unsealed = None, list[str]()
-            try:
-                seal = load_seal(file, connection, look=True)[0]
-            except StoreRefused as error:
-                unsealed = [f"key: {error.reason}"]
-            with files.snapshot(connection):  # other processes may go on writing
+            seal = load_seal(file, connection, look=True)[0]
+        except StoreRefused as error:
+            unsealed = [f"key: {error.reason}"]
+        with files.snapshot(connection):  # other processes may go on writing
 
-                def enough() -> str | None:
-                    return f"{seconds:g} seconds" if time.monotonic() > until else None
+            def enough() -> str | None:
+                return f"{seconds:g} seconds" if time.monotonic() > until else None
 
-                connection.set_progress_handler(lambda: enough() is not None, _STEPS)
-                violations = [
-                    *_damage(connection, enough),
-                    *audit(SqliteReader(connection, seal), progress, spend_of, enough),
-                ]
-                connection.set_progress_handler(None)
-                return _report(file, connection, unsealed, violations)
-        finally:
-            connection.close()
+            connection.set_progress_handler(lambda: enough() is not None, _STEPS)
+            violations = [
+                *_damage(connection, enough),
+                *audit(SqliteReader(connection, seal), progress, spend_of, enough),
+            ]
+            connection.set_progress_handler(None)
+            return _report(file, connection, unsealed, violations)
 
 
 def _damage(db: files.Db, enough: Callable[[], str | None]) -> list[Violation]:

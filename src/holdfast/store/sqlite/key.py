@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import blake2b
 from hmac import compare_digest
 from itertools import chain, count
@@ -21,6 +21,7 @@ from msgspec.structs import astuple, replace
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
+from holdfast.plainfiles import sync_folder, write_new_file
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
 from holdfast.store.contract import Wait
 from holdfast.store.lease import is_gone
@@ -175,7 +176,7 @@ def keep_key(path: Path, connection: files.Db) -> None:
         if named.exists():
             named.rename(_free(named.with_name(f"{named.name}.away")))
         _new(named).rename(named)
-        files.sync_directory(named.parent)
+        sync_folder(named.parent)
     finally:
         os.close(handle)
     crash_point("store.key_named")
@@ -326,12 +327,8 @@ def _made(path: Path, file: Path) -> bytes:
     """A new key, durable before it seals anything."""
     file.unlink(missing_ok=True)  # of a killed process; nothing was committed with it
     key = secrets.token_bytes(KEY_BYTES)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(handle, "w", encoding="ascii") as opened:  # noqa: PTH123  it is open already
-        opened.write(f"{key.hex()}\n")
-        opened.flush()
-        os.fsync(opened.fileno())
-    files.sync_directory(path.parent)
+    write_new_file(file, f"{key.hex()}\n".encode())
+    sync_folder(path.parent)
     crash_point("store.key_made")
     return key
 
@@ -350,44 +347,36 @@ def renew_key(path: Path, now: int) -> None:
     """
     files.check_header(path)
     files.check_access(path)
-    with files.translated(path):
-        connection = files.connect(path, apsw.SQLITE_OPEN_READWRITE)
+    with files.translated(path), closing(files.connect(path, apsw.SQLITE_OPEN_READWRITE)) as connection:
+        connection.set_busy_timeout(_RENEW_BUSY_MS)
+        # First: it keeps all others out from the first read on.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         try:
-            connection.set_busy_timeout(_RENEW_BUSY_MS)
-            connection.execute(
-                "PRAGMA locking_mode = EXCLUSIVE"
-            )  # first: it keeps all others out from the first read on
-            try:
-                files.check_schema(path, connection)
-                connection.execute("BEGIN EXCLUSIVE")
-            except apsw.BusyError as error:
-                raise _in_use(path) from error
-            try:
-                found = int(connection.pragma("user_version"))
-                if 0 < found < SEALED and key_file(path).exists():
-                    migrate(connection, found)
-                elif found != VERSION:
-                    raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")
-                else:
-                    with suppress(StoreKeyMissing, StoreKeyWrong):
-                        load_seal(path, connection, look=True)
-                        raise StoreRefused(path, "its key is there, and fits; nothing was changed")
-                replace_key(path, connection, now)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
-            keep_key(path, connection)
-        finally:
-            connection.close()
+            files.check_schema(path, connection)
+            connection.execute("BEGIN EXCLUSIVE")
+        except apsw.BusyError as error:
+            raise _in_use(path) from error
+        try:
+            found = int(connection.pragma("user_version"))
+            if 0 < found < SEALED and key_file(path).exists():
+                migrate(connection, found)
+            elif found != VERSION:
+                raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")
+            else:
+                with suppress(StoreKeyMissing, StoreKeyWrong):
+                    load_seal(path, connection, look=True)
+                    raise StoreRefused(path, "its key is there, and fits; nothing was changed")
+            replace_key(path, connection, now)
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+        keep_key(path, connection)
 
 
 def _in_use(path: Path) -> StoreRefused:
     """The refusal of a store that is open elsewhere, with the processes that have it open."""
-    connection = files.connect(path, apsw.SQLITE_OPEN_READONLY)
-    try:
+    with closing(files.connect(path, apsw.SQLITE_OPEN_READONLY)) as connection:
         owners = [owner_of(text) for (text,) in connection.execute("SELECT owner FROM writers ORDER BY instance")]
-    finally:
-        connection.close()
     living = ", ".join(owner.describe() for owner in owners if not is_gone(owner)) or "another process"
     return StoreRefused(path, f"{living} has it open and would go on with the old key; stop it, then run this again")

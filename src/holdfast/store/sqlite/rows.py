@@ -23,7 +23,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
 from holdfast.store import contract
 from holdfast.store.sqlite.files import Db, after_prefix
-from holdfast.store.sqlite.tables import SqliteTables, earliest, insert_into, update_of
+from holdfast.store.sqlite.tables import INPUT_COLUMNS, SqliteTables, earliest, input_row, insert_into, update_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,6 @@ Evidence: TypeAlias = int | tuple[int, int, int, int]
 nearly always present, or else the batch number in the row of this writer.
 """
 JOURNAL_COLUMNS: Final = ", ".join(contract.JournalRow.__struct_fields__)
-INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
 _PUT_BLOB: Final = (
     "INSERT INTO blobs (digest, at, body) VALUES (?, ?, {})"
     " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at), body = excluded.body"
@@ -247,14 +246,7 @@ class SqliteRows(SqliteTables):
     # ---- inputs ----
 
     def input_by_key(self, row: contract.JournalRow, key: str) -> contract.InputRow | None:
-        """The input accepted under this key, also as an alias."""
-        number = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
-        return self._input("key = ?", row, key) or self._input(number, row, row.no, key)
-
-    def _input(self, where: str, row: contract.JournalRow, *values: Any) -> contract.InputRow | None:
-        sql = f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND {where}"  # constants
-        found = self.one(sql, row.no, *values)
-        return None if found is None else input_row(found)
+        return self.find_input_by_key(row.no, key)
 
     def add_alias(self, row: contract.JournalRow, key: str, number: int) -> None:
         self.run("INSERT INTO input_aliases (journal, key, input) VALUES (?, ?, ?)", row.no, key, number)
@@ -262,7 +254,7 @@ class SqliteRows(SqliteTables):
     def counted_input(self, row: contract.JournalRow, digest: str, first: int, last: int) -> contract.InputRow | None:
         """The first counted input with this digest in this span of time."""
         where = "counted = 1 AND digest = ? AND at BETWEEN ? AND ? ORDER BY at, input LIMIT 1"
-        return self._input(where, row, digest, first, last)
+        return self.find_input(row.no, where, digest, first, last)
 
     def counted_at(self, row: contract.JournalRow, first: int, last: int, nth: int) -> int | None:
         """The time of the nth newest counted input in this span of time."""
@@ -398,11 +390,6 @@ def owner_of(text: Any) -> contract.Owner:
         return contract.Owner(instance="unreadable", pid=0, started=0, namespace="", boot="")
 
 
-def input_row(found: tuple[Any, ...]) -> contract.InputRow:
-    """An input from its columns."""
-    return contract.InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
-
-
 def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> contract.Wait:
     """A wait from its columns; `JournalCorrupt` if it is damaged, or if another program has written it."""
     wait, sound = raw_wait(journal, found, seal)
@@ -535,12 +522,8 @@ class SqliteReader(SqliteTables):
         return [row.as_work(now) for row in rows if row.quarantine is None]
 
     def receipt(self, journal: str, key: str) -> contract.Receipt | None:
-        no = self._require(journal)[0]
-        also = "input_aliases a JOIN inputs i ON i.journal = a.journal AND i.input = a.input"
-        found = self.one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", no, key) or self.one(
-            f"SELECT i.input, i.key, i.at FROM {also} WHERE a.journal = ? AND a.key = ?", no, key
-        )
-        return None if found is None else contract.Receipt(journal, *found, fresh=False)
+        found = self.find_input_by_key(self._require(journal)[0], key)
+        return None if found is None else contract.Receipt(journal, found.input, found.key, found.at, fresh=False)
 
     def pending(self, journal: str, after: int, limit: int) -> list[contract.Input]:
         no = self._require(journal)[0]
@@ -549,9 +532,8 @@ class SqliteReader(SqliteTables):
         return [_sound_input(journal, input_row(row)) for row in rows]
 
     def input(self, journal: str, number: int) -> contract.Input | None:
-        no = self._require(journal)[0]
-        found = self.one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", no, number)
-        return None if found is None else _sound_input(journal, input_row(found))
+        found = self.find_input(self._require(journal)[0], "input = ?", number)
+        return None if found is None else _sound_input(journal, found)
 
     def wait(self, journal: str, name: str) -> contract.Wait | None:
         no = self._require(journal)[0]
@@ -652,7 +634,7 @@ class SqliteReader(SqliteTables):
         salt = salt_of(journal)
         rows = self.db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
         for seq, pos, epoch, crc, body in rows:
-            yield contract.RawRecord(journal, seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
+            yield contract.RawRecord(seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
         for digest, body in self.db.execute("SELECT digest, body FROM blobs"):

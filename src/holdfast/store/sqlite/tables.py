@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 
 from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt, StoreError
 from holdfast.store.attachments import StoredAttachment
-from holdfast.store.contract import JournalRow, StoreLimits
+from holdfast.store.contract import InputRow, JournalRow, StoreLimits
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, NoteRefusal, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification, NotificationState
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
 
 
 class SqliteTables:
@@ -76,11 +77,26 @@ class SqliteTables:
         sql = "SELECT id FROM journals INDEXED BY journals_by_session_and_role WHERE session = ? AND role = ?"
         return self.one(f"{sql} ORDER BY no DESC LIMIT 1", session, role) or ""
 
+    def find_input(self, no: int, where: str, *values: Any) -> InputRow | None:
+        """The first input of journal `no` that fits."""
+        found = self.one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND {where}", no, *values)  # constants
+        return None if found is None else input_row(found)
+
+    def find_input_by_key(self, no: int, key: str) -> InputRow | None:
+        """The input accepted under this key, also as an alias."""
+        alias = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
+        return self.find_input(no, "key = ?", key) or self.find_input(no, alias, no, key)
+
     def flush_records(self) -> None:
         """Write the records that the transaction holds back."""
 
     def drop_journal(self, row: JournalRow) -> None:
         """Forget a removed journal."""
+
+
+def input_row(found: tuple[Any, ...]) -> InputRow:
+    """An input from its columns."""
+    return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
 
 
 class _Table:

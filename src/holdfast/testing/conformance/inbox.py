@@ -78,13 +78,19 @@ async def pending_inputs_are_in_the_order_of_their_acceptance(store: StoreA) -> 
     assert [found.input for found in await store.pending("a", limit=3)] == [1, 2, 3]
 
 
-async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Store, lease: Lease) -> None:
+async def a_full_inbox_refuses_new_inputs_but_urgent_ones_and_still_answers_old_ones(
+    store: Store, lease: Lease
+) -> None:
     limit = store.limits.pending_inputs
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(limit)))
     await refusal(errors.InboxFull, store.accept("a", "one more", key="more"), limit=limit)
     assert not (await store.accept("a", 0, key="k0")).fresh
+    receipts = [await store.accept("a", "stop", key="stop", urgent=True) for _ in range(2)]
+    assert [(receipt.input, receipt.fresh) for receipt in receipts] == [(limit + 1, True), (limit + 1, False)]
     await append_here(store, lease, Admitted(at=1, input=1, key="k0"))
-    assert (await store.accept("a", "one more", key="more")).input == limit + 1
+    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
+    await append_here(store, lease, Admitted(at=1, input=2, key="k1"))
+    assert (await store.accept("a", "one more", key="more")).input == limit + 2
 
 
 async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store, lease: Lease) -> None:
@@ -108,16 +114,12 @@ async def a_refused_append_admits_nothing(store: Store, lease: Lease) -> None:
 
 async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
+    async with unchanged(store):
+        await refusal(errors.InputTaken, store.append(lease, [FIRST, FIRST], head=1))
     await store.append(lease, [FIRST], head=1)
     async with unchanged(store):
         await refusal(errors.InputTaken, store.append(lease, [step("x"), FIRST], head=2), journal="a", input=1)
         await refusal(errors.InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
-
-
-async def an_input_is_not_admitted_twice_by_one_append(store: Store, lease: Lease) -> None:
-    await store.accept("a", 1, key="k")
-    async with unchanged(store):
-        await refusal(errors.InputTaken, store.append(lease, [FIRST, FIRST], head=1))
 
 
 async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
@@ -132,16 +134,21 @@ async def a_fresh_receipt_has_the_head_of_the_journal_and_a_repeated_one_has_not
     assert [(await store.accept("a", 1, key="k")).head for _ in range(2)] == [3, 0]
 
 
-async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
+async def an_input_is_found_by_its_number_and_key_also_when_it_was_taken(
+    store: Store, lease: Lease, clock: ManualClock, reopen: Reopen
+) -> None:
     await store.open_journal("b")
-    await store.accept("a", "hello", key="k")
+    first = await store.accept("a", "hello", key="k")
+    clock.advance(5)
     (waiting,) = await store.pending("a")
-    assert await store.input("a", 1) == waiting
-    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
+    receipt = Receipt("a", first.input, "k", first.at, fresh=False)
+    assert (await store.input("a", 1), await store.find_input("a", "k")) == (waiting, receipt)
+    await append_here(store, lease, Admitted(at=1, input=1, key="k", run="t1"))
     store = await reopen()
-    assert await store.input("a", 1) == waiting
+    assert (await store.input("a", 1), await store.find_input("a", "k")) == (waiting, receipt)
     for journal, number in (("a", 2), ("a", 0), ("b", 1)):
         assert await store.input(journal, number) is None
+    assert await store.find_input("a", "other") is await store.find_input("b", "k") is None
 
 
 async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> None:
@@ -152,26 +159,6 @@ async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> No
     assert [found.input for found in await store.pending("a", after=5)] == [6]
     assert await store.pending("a", after=6) == []
     await refusal(errors.InvalidNumber, store.pending("a", after=-1))
-
-
-async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
-    limit = store.limits.pending_inputs
-    await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
-    receipt = await store.accept("a", "stop", key="stop", urgent=True)
-    assert (receipt.input, receipt.fresh) == (limit + 1, True)
-    assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
-    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
-
-
-async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: ManualClock) -> None:
-    await store.open_journal("b")
-    first = await store.accept("a", "hello", key="k")
-    clock.advance(5)
-    found = await store.find_input("a", "k")
-    assert found == Receipt("a", first.input, "k", first.at, fresh=False)
-    await append_here(store, lease, Admitted(at=1, input=first.input, key="k", run="t1"))
-    assert await store.find_input("a", "k") == found
-    assert await store.find_input("a", "other") is await store.find_input("b", "k") is None
 
 
 async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> None:
@@ -200,12 +187,6 @@ async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> 
         await refusal(errors.JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
         await refusal(errors.JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
         await refusal(errors.JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
-
-
-async def a_journal_is_not_opened_when_its_input_is_refused(store: Store) -> None:
-    too_large = "x" * store.limits.input_bytes
-    await refusal(errors.PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
-    assert await store.heads(["a"]) == {}
 
 
 async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(one: Store, two: Store) -> None:
@@ -324,14 +305,6 @@ async def a_duplicate_input_does_not_count_for_the_rate(store: StoreA) -> None:
     await refusal(errors.RateExceeded, store.accept("a", "no", admission=terms))
 
 
-async def an_invalid_admission_is_refused(store: StoreA) -> None:
-    for bad in (AdmissionWindow(per_window=0), AdmissionWindow(window_ms=0), AdmissionWindow(duplicate_window_ms=-1)):
-        await refusal(errors.InvalidNumber, store.accept("a", 1, admission=bad))
-    await refusal(errors.InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
-    await refusal(errors.InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
-    assert await store.pending("a") == []
-
-
 async def an_input_that_is_refused_makes_no_journal(store: Store) -> None:
     blob = Blob("0" * 64, 1)
     await refusal(errors.BlobMissing, store.accept_into("a", "session", None, 1, refs=[blob], admission=TWO_A_SECOND))
@@ -349,10 +322,6 @@ async def refusals_are_there_for_the_next_opening_newest_first(store: Store, reo
     assert await store.refusals("s") == [third, first]
     assert await store.refusals("s", limit=1) == [third]
     assert [found.nth for found in (first, second, third)] == [1, 1, 2]
-
-
-async def a_refusal_makes_no_journal(store: Store) -> None:
-    await _note(store, "s")
     assert await store.journals() == []
 
 
@@ -367,11 +336,6 @@ async def refusals_of_invented_journals_cannot_fill_the_store(store: Store) -> N
     last = await _note(store, "last")
     found = await store.refusals(limit=REFUSALS_KEPT)
     assert (len(found), found[0], found[-1].id) == (REFUSALS_KEPT, last, last.id - REFUSALS_KEPT + 1)
-
-
-async def a_refusal_for_an_invalid_journal_id_is_not_kept(store: Store) -> None:
-    async with unchanged(store):
-        await refusal(errors.InvalidId, _note(store, ""))
 
 
 async def the_terms_of_agents_survive_reopening(store: Store, reopen: Reopen) -> None:

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import Fenced, InvalidId, InvalidValue, JournalConflict
+from holdfast.errors import Fenced, JournalConflict
 from holdfast.records import Admitted, Ended, Handed, Opened, Parked, Resumed, Started, next_status, touches_lists
 from holdfast.store import Journal, Lease, Spend, Store
-from holdfast.store.audit import audit
-from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance import suite
 from holdfast.testing.conformance.suite import append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.records import Record, Status
-    from holdfast.testing.conformance.suite import ClerkLease, Reopen, Stores
+    from holdfast.testing.clock import ManualClock
+    from holdfast.testing.conformance.suite import ClerkLease, Reopen
 
 
 async def _populate(store: Store, clock: ManualClock) -> None:
@@ -59,16 +58,13 @@ async def the_status_of_a_journal_follows_its_records(store: Store, lease: Lease
         assert (await store.journal("a")).status == status, record
 
 
-async def a_batch_of_records_leaves_the_status_of_the_last(store: Store, lease: Lease) -> None:
-    await append_here(store, lease, Started(at=5, run="r"), Parked(at=6, run="r"), step("x", at=9))
-    line = await store.journal("a")
-    assert (line.status, line.updated, line.head) == ("running", 6, 4)
-
-
-async def a_resumed_run_counts_as_a_change_of_its_journal(store: Store, lease: Lease) -> None:
-    await append_here(store, lease, Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2"))
-    line = await store.journal("a")
-    assert (line.status, line.updated) == ("running", 6)
+async def a_batch_of_records_leaves_the_status_and_the_time_of_its_last_change(store: Store) -> None:
+    started, resumed = Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2")
+    parked = Parked(at=6, run="r")
+    for name, head, batch in (("a", 4, (started, parked, step("x", at=9))), ("b", 3, (started, resumed))):
+        await append_here(store, await leased(store, name), *batch)
+        line = await store.journal(name)
+        assert (line.status, line.updated, line.head) == ("running", 6, head), name
 
 
 async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_listed(store: Store) -> None:
@@ -82,22 +78,6 @@ async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_l
         await append_here(store, lease, Ended(at=8, run="q", status="cancelled", unstarted=True))
         await append_here(store, lease, Ended(at=9, run="p", status="failed", unstarted=True, blob=blob))
         assert await store.journal(f"j{n}") == msgspec.structs.replace(before, head=head + 2), story
-
-
-async def _broken_run(stores: Stores, *records: Record) -> None:
-    """Assert that the audit finds the end of a run wrong."""
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), *records)
-        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
-
-
-async def the_audit_finds_a_started_run_that_ended_as_unstarted(stores: Stores) -> None:
-    await _broken_run(stores, Started(at=1, run="r"), Ended(at=2, run="r", status="cancelled", unstarted=True))
-
-
-async def the_audit_finds_an_ended_run_that_was_resumed(stores: Stores) -> None:
-    ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
-    await _broken_run(stores, ended, Resumed(at=3, run="r", by="pid 2"))
 
 
 async def journals_are_listed_newest_first(store: Store, clock: ManualClock) -> None:
@@ -176,12 +156,6 @@ async def a_handoff_that_is_refused_changes_nothing(store: Store, lease: ClerkLe
     assert (await store.journal("a")).agent == "clerk"
     await append_here(store, other, step("x"), _handed("cook", "clerk", "x"))
     assert (await store.journal("a")).agent == "cook"
-
-
-async def a_handoff_is_the_last_record_of_its_commit(store: Store, lease: ClerkLease) -> None:
-    await refusal(InvalidValue, store.append(lease, [step("x"), _handed("cook", "clerk", "x"), step("y")], head=1))
-    await refusal(InvalidId, store.append(lease, [step("x"), _handed("", "clerk", "x")], head=1))
-    assert (await store.journal("a")).head == 1
 
 
 async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(store: Store, reopen: Reopen) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import InvalidId, MemoryConflict, MemoryFull, PayloadTooLarge
+from holdfast.errors import InvalidId, MemoryConflict, MemoryFull
 from holdfast.testing.conformance.suite import Now, Reopen, memory_entries, refusal, unchanged
 
 if TYPE_CHECKING:
@@ -191,11 +191,6 @@ async def scopes_have_their_number_of_entries_and_bytes(store: Store) -> None:
     await store.memory_delete("gone", "k")
     found = [(scope.scope, scope.entries, scope.bytes) for scope in await store.memory_scopes()]
     assert found == [("a", 2, 7), ("b", 1, 3)]
-
-
-async def a_value_over_the_limit_is_refused(store: Store) -> None:
-    await refusal(PayloadTooLarge, store.memory_put("s", "k", "é" * (store.limits.memory_bytes // 2) + "x"))
-    assert await store.memory_list("s") == []
 
 
 async def a_name_is_one_that_a_file_can_have(store: Store) -> None:

@@ -49,10 +49,6 @@ async def a_notification_is_queued_as_it_was_given(store: StoreA, now: Now, reop
     store = await reopen()
     assert await store.notification(found.id) == found
     assert await store.next_notifications("a") == [found]
-
-
-async def a_notification_that_is_due_wakes_its_journal(store: StoreA) -> None:
-    await _notify(store)
     assert await _work(store) == [("a", 1)]
 
 
@@ -88,15 +84,6 @@ async def a_notification_for_a_missing_quarantined_or_full_journal_is_refused(st
         await refusal(errors.NotificationsFull, more, journal="full", limit=limit)
     await store.settle_notification((await store.next_notifications("full", 1))[0].id, "cancelled")
     assert (await store.notify("full", kind="task", title="x"))[1], "one that is finished makes room"
-
-
-async def a_notification_over_its_limits_is_refused(store: Store, lease: Lease) -> None:
-    async with unchanged(store):
-        large = "é" * (store.limits.notification_bytes // 2) + "x"
-        await refusal(errors.PayloadTooLarge, store.notify("a", kind="task", title="x", body=large))
-        appended = store.append(lease, [step("x")], head=1, notify=[Notify("a", "task", "x", large)])
-        await refusal(errors.PayloadTooLarge, appended)
-        await refusal(errors.InvalidNumber, store.notify("a", kind="task", title="x", due=10, expires=10))
 
 
 async def the_most_urgent_come_first_and_then_those_that_came_first(store: StoreA) -> None:
@@ -250,19 +237,16 @@ async def the_first_to_settle_a_notification_decides(store: StoreA, now: Now) ->
             assert await store.notification(found.id) == answer
 
 
-async def a_dead_notification_can_be_tried_again(store: Store) -> None:
-    await store.append(await leased(store, "task"), [step("x")], head=1, notify=[Notify("later", "task", "x")])
+async def a_dead_notification_can_be_tried_again_if_there_is_a_journal_for_it(store: Store) -> None:
+    notices = [Notify("later", "task", "x"), Notify("ghost", "task", "x")]
+    await store.append(await leased(store, "task"), [step("x")], head=1, notify=notices)
     await store.open_journal("later")
     (found,) = await store.notifications("later")
     answer, won = await store.settle_notification(found.id, "queued")
     assert (won, answer.state, answer.attempts, answer.reason) == (True, "queued", 0, None)
     assert await store.next_notifications("later") == [answer]
     assert await _work(store) == [("later", 1)]
-
-
-async def a_dead_notification_without_a_journal_can_only_be_dropped(store: Store) -> None:
-    await store.append(await leased(store, "task"), [step("x")], head=1, notify=[Notify("ghost", "task", "x")])
-    (found,) = await store.notifications()
+    (found,) = await store.notifications("ghost")
     await refusal(errors.JournalMissing, store.settle_notification(found.id, "queued"))
     assert (await store.settle_notification(found.id, "cancelled"))[1]
 
@@ -345,15 +329,11 @@ async def a_carriage_that_is_refused_claims_nothing(store: Store, lease: Lease) 
     assert (await store.notification(found.id)).state == "queued"
 
 
-async def a_full_inbox_takes_no_notifications(store: Store, lease: Lease) -> None:
+async def nothing_is_carried_into_a_full_inbox_or_a_journal_in_quarantine(store: Store, lease: Lease) -> None:
     found = await _notify(store)
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
     await refusal(errors.InboxFull, store.deliver_notifications(lease, [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
-
-
-async def nothing_is_carried_into_a_journal_in_quarantine(store: Store, lease: Lease) -> None:
-    found = await _notify(store)
     await store.quarantine("a", "a test")
     await refusal(errors.JournalQuarantined, store.deliver_notifications(lease, [found.id], 1))
 
@@ -564,25 +544,25 @@ async def _stopped(store: Store) -> list[Notification]:
     return [await store.notification(number) for number in numbers]
 
 
-async def notifications_of_a_quarantined_journal_are_dead(store: Store, reopen: Reopen) -> None:
+async def unfinished_notifications_of_a_quarantined_journal_are_dead(
+    store: StoreA, clock: ManualClock, reopen: Reopen
+) -> None:
     await store.open_journal("other")
     await store.notify("other", kind="task", title="fine")
+    finished = await store.notification(await _finished(store))
     found = await _stopped(store)
+    assert await store.notification(finished.id) == finished
     assert {one.state for one in found} == {"dead"}
     assert all("quarantined: a test" in (one.reason or "") for one in found)
     assert [one.run for one in found] == [None, None, "t2", None]
     assert await store.next_notifications("a") == []
     assert await store.next_due() is None
     assert len(await store.next_notifications("other")) == 1
+    async with unchanged(store):
+        clock.advance(1)
+        await store.quarantine("a", "another test")
     store = await reopen()
     assert len(await store.notifications("a", "dead")) == 4
-
-
-async def a_quarantine_leaves_finished_notifications_as_they_were(store: StoreA) -> None:
-    number = await _finished(store)
-    before = await store.notification(number)
-    await store.quarantine("a", "a test")
-    assert await store.notification(number) == before
 
 
 async def notifications_of_a_quarantined_journal_can_be_acknowledged_but_not_retried(store: Store) -> None:
@@ -590,10 +570,3 @@ async def notifications_of_a_quarantined_journal_can_be_acknowledged_but_not_ret
     async with unchanged(store):
         await refusal(errors.JournalQuarantined, store.settle_notification(found[0].id, "queued"))
     assert (await store.settle_notification(found[0].id, "acknowledged"))[1]
-
-
-async def a_second_quarantine_changes_nothing(store: Store, clock: ManualClock) -> None:
-    await _stopped(store)
-    async with unchanged(store):
-        clock.advance(1)
-        await store.quarantine("a", "another test")

@@ -87,12 +87,9 @@ async def an_unfinished_journal_is_not_pruned(store: Store) -> None:
     await _prune(store, "p", head)
 
 
-async def a_session_is_not_pruned(store: Store) -> None:
+async def a_session_and_a_journal_that_others_go_on_from_are_not_pruned(store: Store) -> None:
     await store.release(await leased(store, "s"))
     assert "only processes" in (await refusal(JournalInUse, _prune(store, "s", 1))).reason
-
-
-async def a_journal_that_others_go_on_from_is_not_pruned(store: Store) -> None:
     head = await _over(store)
     await store.fork("q", "p", 2)
     assert "go on from" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
@@ -170,12 +167,8 @@ async def a_trimmed_journal_goes_on_where_it_was(store: Store, lease: Lease, reo
     assert [entry.seq async for entry in store.read_all("a")] == [4, 5]
 
 
-async def the_last_record_of_a_journal_is_never_trimmed(store: Store, lease: Lease) -> None:
-    await refusal(InvalidNumber, store.trim_journal(lease, await append_here(store, lease, step("a"))))
-
-
-async def only_the_holder_of_a_journal_trims_it(store: Store, lease: Lease) -> None:
-    await append_here(store, lease, step("a"), step("b"))
+async def only_the_holder_of_a_journal_trims_it_and_never_its_last_record(store: Store, lease: Lease) -> None:
+    await refusal(InvalidNumber, store.trim_journal(lease, await append_here(store, lease, step("a"), step("b"))))
     await store.release(lease)
     await store.claim("a")
     await refusal(Fenced, store.trim_journal(lease, 1), store.empty_inputs(lease, 1))

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store import Lease, Spend, Store
-from holdfast.testing.conformance.suite import append_here, audit_steps, leased, refusal, spend_of_step, step, unchanged
+from holdfast.testing.conformance.suite import append_here, audit_steps, leased, refusal, spend_of_step, step
 
 if TYPE_CHECKING:
     from holdfast.records import Record
@@ -72,21 +72,6 @@ async def a_journal_that_is_made_with_an_input_may_count_once(store: Store) -> N
     for content, key in ((1, "k"), (1, "k"), (2, "other")):
         await store.accept_into("a", "process", "clerk", content, key=key, spend=Spend(tasks=1))
     assert await store.spent("clerk") == Spend(tasks=1)
-
-
-async def an_input_that_is_refused_counts_nothing(store: Store) -> None:
-    too_large = "x" * (store.limits.input_bytes + 1)
-    await refusal(errors.PayloadTooLarge, store.accept_into("a", "process", "clerk", too_large, spend=ONE))
-    await refusal(errors.InvalidArgument, store.accept_into("a", "process", "clerk", 1, spend=1))  # pyright: ignore[reportArgumentType]
-    assert await store.spent("clerk") == NOTHING
-
-
-async def an_invalid_spend_is_refused(store: Store, lease: ClerkLease) -> None:
-    async with unchanged(store):
-        for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
-            await refusal(errors.InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
-        await refusal(errors.InvalidNumber, store.spent("clerk", -1))
-        await refusal(errors.InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
 
 
 async def an_audit_compares_spending_with_the_records(store: Store, lease: ClerkLease) -> None:

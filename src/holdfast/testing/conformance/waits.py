@@ -99,8 +99,10 @@ async def a_cancelled_wait_cannot_be_resolved(store: StoreA) -> None:
     assert (await store.open_wait("a", "w")).state == "cancelled"
 
 
-async def only_a_resolution_may_come_before_its_wait(store: StoreA) -> None:
-    await refusal(errors.WaitUnknown, store.expire_wait("a", "w"), store.cancel_wait("a", "w"))
+async def only_a_resolution_by_token_may_come_before_its_wait(store: StoreA) -> None:
+    about_a_question = store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST)
+    attempts = (store.expire_wait("a", "w"), store.cancel_wait("a", "w"), store.answer_wait("a", "w", "yes"))
+    await refusal(errors.WaitUnknown, *attempts, about_a_question)
     assert await store.waits("a") == []
 
 
@@ -118,13 +120,6 @@ async def one_wait_can_be_revoked_and_the_others_stay(store: StoreA) -> None:
     resolution = store.resolve(store.wait_token("a", "w"), 1)
     await refusal(errors.WaitUnknown, resolution, store.open_wait("a", "w"), store.cancel_wait("a", "w"))
     assert (await store.resolve(store.wait_token("a", "v"), 1)).won
-
-
-async def a_revoked_wait_forgets_its_resolution(store: StoreA) -> None:
-    await store.resolve(store.wait_token("a", "w"), "a secret")
-    await store.revoke_waits("a", "w")
-    (found,) = await store.waits("a")
-    assert (found.state, found.payload) == ("revoked", None)
 
 
 async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(store: StoreA, reopen: Reopen) -> None:
@@ -198,13 +193,6 @@ async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
         assert len(set(told.values())) == 1, told
 
 
-async def a_resolution_over_the_limit_is_refused(store: StoreA) -> None:
-    await store.open_wait("a", "w")
-    token = store.wait_token("a", "w")
-    await refusal(errors.PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
-    assert (await store.resolve(token, 1)).won
-
-
 async def _states(store: Store, journal: str = "a") -> dict[str, str]:
     return {found.name: found.state for found in await store.waits(journal)}
 
@@ -220,13 +208,9 @@ async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, lease: RunL
     assert await store.next_due() is None
     states = await _states(store)
     assert states == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
-    assert await _states(await reopen()) == states
-
-
-async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store, lease: RunLease) -> None:
-    await store.open_wait("a", "t1/go")
-    await append_here(store, lease, _ended())
-    answer = await store.resolve(store.wait_token("a", "t1/go"), 1)
+    store = await reopen()
+    assert await _states(store) == states
+    answer = await store.resolve(store.wait_token("a", "t1/2.tools/1.ask/go"), 1)
     assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
 
 
@@ -238,17 +222,13 @@ async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, lease:
     assert await store.waits("a") == before
 
 
-async def waits_of_other_runs_and_of_no_run_stay_open(store: Store, lease: RunLease) -> None:
+async def waits_of_other_runs_and_journals_and_of_no_run_stay_open(store: Store, lease: RunLease) -> None:
+    await append_here(store, await leased(store, "b"), Started(at=1, run="t1"))
+    await store.open_wait("b", "t1/go")
     names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
     await open_each_wait(store, *names)
     await append_here(store, lease, _ended())
     assert await _states(store) == dict.fromkeys(names, "open")
-
-
-async def waits_of_other_journals_stay_open(store: Store, lease: RunLease) -> None:
-    await append_here(store, await leased(store, "b"), Started(at=1, run="t1"))
-    await store.open_wait("b", "t1/go")
-    await append_here(store, lease, _ended())
     assert await _states(store, "b") == {"t1/go": "open"}
 
 
@@ -323,11 +303,13 @@ async def a_settled_wait_keeps_its_question(store: Store, lease: RunLease, clock
     assert {(wait.kind, wait.body) for wait in found} == {("approval", BODY)}
 
 
-async def a_revoked_wait_forgets_its_question(store: Store) -> None:
-    await _ask(store)
-    await store.revoke_waits("a", "w")
-    (found,) = await store.waits("a")
-    assert (found.state, found.body) == ("revoked", None)
+async def a_revoked_wait_forgets_its_question_and_its_resolution(store: Store) -> None:
+    await _ask(store, name="asked")
+    await store.resolve(store.wait_token("a", "early"), "a secret")
+    for name in ("asked", "early"):
+        await store.revoke_waits("a", name)
+    found = [(wait.name, wait.state, wait.body, wait.payload) for wait in await store.waits("a")]
+    assert found == [("asked", "revoked", None, None), ("early", "revoked", None, None)]
 
 
 async def a_question_over_the_limit_is_refused(store: StoreA) -> None:
@@ -404,12 +386,6 @@ async def a_late_answer_with_another_digest_is_a_mismatch(store: Store) -> None:
     assert (second.won, second.wait.payload) == (False, b'"no"')
 
 
-async def an_answer_to_a_wait_that_was_never_opened_is_refused(store: StoreA) -> None:
-    await refusal(errors.WaitUnknown, store.answer_wait("a", "w", "yes"))
-    await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST))
-    assert await store.waits("a") == []
-
-
 async def a_resolution_that_came_before_the_question_does_not_answer_it(store: StoreA) -> None:
     await store.resolve(store.wait_token("a", "w"), "yes to whatever")
     asked = await _ask(store)
@@ -432,6 +408,9 @@ async def an_answer_may_store_a_rule_in_the_same_commit(store: Store, reopen: Re
     store = await reopen()
     (rule,) = await store.rules("clerk")
     assert (rule, rule.body, rule.by) == (settled.rule, RULE, "ops")
+    await _ask(store, name="v")
+    again = await store.answer_wait("a", "v", "yes", rule=store.new_rule("clerk", RULE, by="boss"))
+    assert (again.won, again.rule) == (True, rule)
 
 
 async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two: Store) -> None:
@@ -441,12 +420,6 @@ async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two
     (winner,) = (answer for answer in answers if answer.won)
     assert [winner.rule] == await one.rules("clerk")
     assert winner.wait.payload == winner.rule.body.encode() if winner.rule else False
-
-
-async def an_answer_returns_a_rule_that_is_in_force_already(store: Store) -> None:
-    await _ask(store)
-    rule, _ = await store.add_rule("clerk", RULE, by="boss")
-    assert (await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))).rule == rule
 
 
 async def an_answer_whose_rule_has_no_room_settles_nothing(store: Store) -> None:
@@ -480,6 +453,9 @@ async def an_answer_is_used_once(store: Store) -> None:
     async with unchanged(store):
         again = store.append(lease, [step("b")], head=2, consume=["v", "w"])
         await refusal(errors.WaitConsumed, again, journal="a", name="w", state="consumed")
+    assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
+    assert not (await store.answer_wait("a", "w", "again")).won
+    await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
 
 
 async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
@@ -490,19 +466,15 @@ async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
     assert await first == 2
 
 
-async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:
+async def only_a_resolution_in_the_same_journal_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:
     await store.open_wait("a", "open")
     await _settled(store, clock)
     for name in ("open", "cancelled", "revoked", "expired", "unknown"):
         attempt = store.append(lease, [step("x")], head=1, consume=[name])
         await refusal(errors.WaitConsumed, attempt, name=name, state=name)
     assert (await store.journal("a")).head == 1
-
-
-async def the_waits_of_another_journal_cannot_be_used(store: Store) -> None:
-    await _approved(store, "w")
-    other = await leased(store, "b")
-    await refusal(errors.WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]), state="unknown")
+    elsewhere = store.append(await leased(store, "b"), [step("x")], head=1, consume=["resolved"])
+    await refusal(errors.WaitConsumed, elsewhere, state="unknown")
 
 
 async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
@@ -512,21 +484,6 @@ async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
     await refusal(errors.Fenced, store.append(lease, [step("x")], head=1, consume=["w"]))
     lease = await store.claim("a")
     assert await store.append(lease, [step("x")], head=1, consume=["w"]) == 2
-
-
-async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -> None:
-    lease = await _approved(store, "w")
-    await store.append(lease, [step("a")], head=1, consume=["w"])
-    assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
-    assert not (await store.answer_wait("a", "w", "again")).won
-    await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
-
-
-async def the_same_answer_named_twice_is_refused(store: Store) -> None:
-    lease = await _approved(store, "w")
-    for twice in (["w", "w"], "w"):
-        await refusal(errors.InvalidArgument, store.append(lease, [step("a")], head=1, consume=twice))
-    assert (await store.journal("a")).head == 1
 
 
 async def _said(store: Store, value: object, key: str | None = None) -> Settlement:

@@ -93,7 +93,7 @@ def files(
         """
         place = parse_file_path(path)
         advice = "use search_files to find the part that you need"
-        return read_file_page(workspace, place.encoded(), str(place), start, lines, bounds, advice)
+        return read_file_page(workspace, str(place).encode(), str(place), start, lines, bounds, advice)
 
     @tool(read_only=True, timeout=timeout, reach=reads)
     def search_files(

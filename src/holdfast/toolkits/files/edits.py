@@ -9,12 +9,15 @@ import re
 import stat
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, UsageError, WorldError
-from holdfast.filelocks import lock_file
+from holdfast.plainfiles import lock_file
 from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import NotDone
+
+if TYPE_CHECKING:
+    from pathlib import PurePosixPath
 
 
 class EditMismatch(workspace.PathError, UsageError):
@@ -121,7 +124,7 @@ class FileWriter:
     protection: workspace.Protection
     limits: workspace.FileLimits
 
-    def write(self, place: workspace.WorkspacePath, content: str) -> str:
+    def write(self, place: PurePosixPath, content: str) -> str:
         data = self._encode(place, content)
         self._check(place)
         self._make_directories(place.parent)
@@ -132,7 +135,7 @@ class FileWriter:
         lines = content.count("\n") + (not content.endswith("\n") and bool(content))
         return f"{'Replaced' if old else 'Created'} {place}: {lines:,} lines, {len(data):,} bytes."
 
-    def edit(self, place: workspace.WorkspacePath, old: str, new: str, *, every: bool) -> str:
+    def edit(self, place: PurePosixPath, old: str, new: str, *, every: bool) -> str:
         self._check(place)
         with self._directory(place.parent) as below:
             _lock_directory(below, str(place))
@@ -151,7 +154,7 @@ class FileWriter:
         shown = pages.number_lines(begin, [line[: self.limits.line_chars] for line in lines[begin - 1 : end]])
         return f"Edited {place}: replaced {places}, from line {done.first_line:,} on.\n{shown}"
 
-    def find_out(self, place: workspace.WorkspacePath, old: str, new: str) -> str:
+    def find_out(self, place: PurePosixPath, old: str, new: str) -> str:
         """The result of an interrupted edit; `NotDone` if it was not made."""
         self._check(place)
         with self._directory(place.parent) as below:
@@ -163,19 +166,19 @@ class FileWriter:
             raise NotDone
         return f"Edited {place}."
 
-    def _check(self, place: workspace.WorkspacePath) -> None:
+    def _check(self, place: PurePosixPath) -> None:
         rule = self.protection.rule_for(place.parts)
         if rule is not None:
             raise workspace.PathProtected(str(place), rule)
-        for depth in range(len(place.parts) if self.protection.repositories else 0):
+        for folder in reversed(place.parents) if self.protection.repositories else ():
             found = False
             # A directory that can't be opened is not written to either.
-            with suppress(HoldfastError), self._directory(workspace.WorkspacePath(place.parts[:depth])) as below:
+            with suppress(HoldfastError), self._directory(folder) as below:
                 found = workspace.is_repository(below)
             if found:
                 raise workspace.PathProtected(str(place), "a git directory")
 
-    def _encode(self, place: workspace.WorkspacePath, content: str) -> bytes:
+    def _encode(self, place: PurePosixPath, content: str) -> bytes:
         try:
             data = content.encode()
         except UnicodeEncodeError as error:
@@ -185,18 +188,18 @@ class FileWriter:
             raise workspace.FileTooLarge(what, len(data), most, "split it into several files")
         return data
 
-    def _read(self, below: int, place: workspace.WorkspacePath) -> tuple[os.stat_result, str]:
+    def _read(self, below: int, place: PurePosixPath) -> tuple[os.stat_result, str]:
         label = str(place)
-        with self.root.file(place.name, label, below=below, follow=False) as number:
+        with self.root.file(place.name.encode(), label, below=below, follow=False) as number:
             before = os.fstat(number)
             data = workspace.read_bytes(number, label, self.limits.write_bytes, "it is too large to be edited")
         text = "".join(pages.decode_text([data], label))
         return before, f"\ufeff{text}" if data.startswith(b"\xef\xbb\xbf") else text
 
-    def _directory(self, place: workspace.WorkspacePath) -> AbstractContextManager[int]:
-        return self.root.directory(place.encoded(), str(place), follow=False)
+    def _directory(self, place: PurePosixPath) -> AbstractContextManager[int]:
+        return self.root.directory(str(place).encode(), str(place), follow=False)
 
-    def _make_directories(self, place: workspace.WorkspacePath) -> None:
+    def _make_directories(self, place: PurePosixPath) -> None:
         """Make the missing directories below the last existing one."""
         try:
             with self._directory(place):
@@ -207,13 +210,13 @@ class FileWriter:
         self._make_directories(place.parent)
         with self._directory(place.parent) as below:
             with workspace.translate_errors(str(place)), suppress(FileExistsError):
-                os.mkdir(place.name, dir_fd=below)
+                os.mkdir(place.name.encode(), dir_fd=below)
             _sync(below, str(place))
 
-    def _existing(self, below: int, place: workspace.WorkspacePath) -> os.stat_result | None:
+    def _existing(self, below: int, place: PurePosixPath) -> os.stat_result | None:
         try:
             with workspace.translate_errors(str(place)):
-                found = os.stat(place.name, dir_fd=below, follow_symlinks=False)
+                found = os.stat(place.name.encode(), dir_fd=below, follow_symlinks=False)
         except workspace.FileMissing:
             return None
         if stat.S_ISLNK(found.st_mode):
@@ -221,11 +224,9 @@ class FileWriter:
         self.root.check_file(found, str(place))
         return found
 
-    def _replace_file(
-        self, below: int, place: workspace.WorkspacePath, data: bytes, old: os.stat_result | None
-    ) -> None:
+    def _replace_file(self, below: int, place: PurePosixPath, data: bytes, old: os.stat_result | None) -> None:
         label = str(place)
-        temporary = f".holdfast-{hashlib.sha256(place.name).hexdigest()[:16]}.tmp".encode()
+        temporary = f".holdfast-{hashlib.sha256(place.name.encode()).hexdigest()[:16]}.tmp".encode()
         with workspace.translate_errors(label):
             # This process holds the lock, so an existing temporary file was left by a killed process.
             with suppress(FileNotFoundError):
@@ -239,7 +240,7 @@ class FileWriter:
             if _version(self._existing(below, place)) != _version(old):
                 raise FileChanged(label)  # the temporary file is removed below
             with workspace.translate_errors(label):
-                os.rename(temporary, place.name, src_dir_fd=below, dst_dir_fd=below)
+                os.rename(temporary, place.name.encode(), src_dir_fd=below, dst_dir_fd=below)
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=below)

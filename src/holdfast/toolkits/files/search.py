@@ -14,10 +14,12 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 from holdfast.errors import HoldfastError, InvalidNumber, UsageError, WorldError
+from holdfast.errors.fields import ErrorFields
 from holdfast.toolkits.files import regex_worker, workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from pathlib import PurePosixPath
 
 
 # ---- errors ----
@@ -32,16 +34,18 @@ class PatternInvalid(UsageError):
         self.reason = reason
 
 
-class SearchStopped(workspace.ReasonError, WorldError):
+class SearchStopped(ErrorFields, WorldError):
     """The search reached its limit of time or memory before it found a match."""
 
-    text = "{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
+    reason: str
+    _message = "{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
 
 
-class SearchUnavailable(workspace.ReasonError, WorldError):
+class SearchUnavailable(ErrorFields, WorldError):
     """A search needs a separate Python process, and none can be started here."""
 
-    text = "files can't be searched here: {reason}; read_file and list_files still work"
+    reason: str
+    _message = "files can't be searched here: {reason}; read_file and list_files still work"
 
 
 # ---- globs ----
@@ -213,7 +217,7 @@ class FileSearch:
         self._stopped: str | None = None
         self._skipped: Counter[str] = Counter()
 
-    def run(self, place: workspace.WorkspacePath, pattern: str, glob: str, *, ignore_case: bool, context: int) -> str:
+    def run(self, place: PurePosixPath, pattern: str, glob: str, *, ignore_case: bool, context: int) -> str:
         """Every matching line, as ``path:number: text``."""
         if not 0 <= context <= MAX_CONTEXT:
             raise InvalidNumber("context", context, f"0 to {MAX_CONTEXT} lines are shown around a match")
@@ -224,22 +228,22 @@ class FileSearch:
         try:
             with matcher:
                 try:
-                    with self._root.directory(place.encoded(), str(place)) as below:
+                    with self._root.directory(str(place).encode(), str(place)) as below:
                         self._search_directory(below, place, wanted, matcher)
                 except workspace.WrongKind:  # a single file
-                    with self._root.file(place.encoded(), str(place)) as number:
+                    with self._root.file(str(place).encode(), str(place)) as number:
                         self._search_file(number, str(place), matcher)
         except MatcherStopped as error:
             self._stopped = str(error)
         return self._render()
 
     def _search_directory(
-        self, below: int, place: workspace.WorkspacePath, wanted: PathTest | None, matcher: RegexMatcher
+        self, below: int, place: PurePosixPath, wanted: PathTest | None, matcher: RegexMatcher
     ) -> None:
         for entry in self._walk.entries(below, recursive=True):
             if not stat.S_ISREG(entry.mode) or (wanted is not None and not wanted(entry.shown.split("/"))):
                 continue
-            label = f"{place}/{entry.shown}" if place.parts else entry.shown
+            label = str(place / entry.shown)
             try:
                 with self._root.file(entry.path, label, below=below, follow=False) as number:
                     self._search_file(number, label, matcher)
@@ -299,7 +303,7 @@ def list_directory(
     root: workspace.Workspace,
     limits: workspace.FileLimits,
     skip: Collection[str],
-    place: workspace.WorkspacePath,
+    place: PurePosixPath,
     glob: str,
     *,
     recursive: bool,
@@ -309,11 +313,11 @@ def list_directory(
     walk = workspace.DirectoryWalk(root, skip, limits.seconds, limits.visited)
     lines: list[str] = []
     room, more = limits.page_chars, False
-    with root.directory(place.encoded(), str(place)) as below:
+    with root.directory(str(place).encode(), str(place)) as below:
         for entry in walk.entries(below, recursive=recursive or "/" in glob or "**" in glob):
             if wanted is not None and not wanted(entry.shown.split("/")):
                 continue
-            path = f"{place}/{entry.shown}" if place.parts else entry.shown
+            path = str(place / entry.shown)
             kind = f"{entry.size:,} bytes" if stat.S_ISREG(entry.mode) else workspace.describe_kind(entry.mode)
             line = f"{path}/" if stat.S_ISDIR(entry.mode) else f"{path} ({kind})"
             room -= len(line) + 1

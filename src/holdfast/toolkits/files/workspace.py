@@ -23,10 +23,11 @@ from collections import deque
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
+from holdfast.errors.fields import ErrorFields
 from holdfast.store.paths import FOLDER, in_store_folder
 
 if TYPE_CHECKING:
@@ -36,23 +37,12 @@ if TYPE_CHECKING:
 # ---- errors ----
 
 
-class ReasonError(HoldfastError):
-    """An error with a reason. `text` is its message."""
-
-    text: ClassVar[str]
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(self.text.format(reason=reason))
-        self.reason = reason
-
-
-class ConfinementUnavailable(ReasonError, WorldError):
+class ConfinementUnavailable(ErrorFields, WorldError):
     """This system can't keep opens below a directory, so there are no file tools here."""
 
-    text = (
-        "files can't be confined to a directory on this system: {reason}; "
-        "use Linux 5.6 or newer, or a system that has openat() with O_NOFOLLOW"
-    )
+    reason: str
+    _message = """files can't be confined to a directory on this system: {reason}; use Linux 5.6 or newer, or a system
+        that has openat() with O_NOFOLLOW"""
 
 
 class PathError(HoldfastError):
@@ -571,30 +561,8 @@ MAX_NAME: Final = 255
 MAX_PATH: Final = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspacePath:
-    """A path in the workspace; without parts, the workspace itself."""
-
-    parts: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "/".join(self.parts) or "."
-
-    def encoded(self) -> bytes:
-        return str(self).encode()
-
-    @property
-    def parent(self) -> WorkspacePath:
-        return WorkspacePath(self.parts[:-1])
-
-    @property
-    def name(self) -> bytes:
-        """The last part in bytes, for the system."""
-        return self.parts[-1].encode()
-
-
-def parse_path(given: str) -> WorkspacePath:
-    """Parse a path of a model; `PathRefused` if it leads out or is invalid."""
+def parse_path(given: str) -> PurePosixPath:
+    """Parse a path of a model, ``.`` for the workspace itself; `PathRefused` if it leads out or is invalid."""
     try:
         size = len(given.encode())
     except UnicodeEncodeError:
@@ -612,10 +580,10 @@ def parse_path(given: str) -> WorkspacePath:
     ):
         if is_wrong:
             raise PathRefused(given, reason)
-    return WorkspacePath(parts)
+    return PurePosixPath(*parts)
 
 
-def parse_file_path(given: str) -> WorkspacePath:
+def parse_file_path(given: str) -> PurePosixPath:
     """Parse the path of a file: not the workspace itself, and not a path that ends like a directory."""
     place = parse_path(given)
     if not place.parts:

@@ -442,20 +442,16 @@ _TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class StandIns:
     """The protected names at the top of one workspace, while one command runs."""
 
-    def __init__(self, workspace: str, paths: Iterable[tuple[str, ...]]) -> None:
+    def __init__(self, workspace: str, root: int, paths: Iterable[tuple[str, ...]]) -> None:
         self._workspace = workspace
         self._held: list[tuple[int, str, int]] = []
         """Stand-ins by folder and name, with their own descriptors."""
-        self._folders: dict[tuple[str, ...], int] = {}
+        self._folders: dict[tuple[str, ...], int] = {(): os.dup(root)}
         self.covers: dict[str, NameCover] = {}
         self.since: int | None = None
         """Begin of uninterrupted commands here, in nanoseconds of the file system's clock."""
         self.abandoned: int | None = None
         """Earliest start of a command whose process was killed; None if there is no such command."""
-        try:
-            self._folders[()] = os.open(workspace, _TOP)
-        except OSError as error:
-            raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
         try:
             for path in paths:  # if a folder on its way is missing, that folder is protected instead
                 for size in range(1, len(path) + 1):
@@ -583,7 +579,7 @@ class WorkspaceGuard:
                 raise WorkspaceRefused(workspace, reason)
             self._opener = choose_opener(self._root)
             self._drift = _clock_offset()
-            self._stand_ins = StandIns(workspace, protection.literals)
+            self._stand_ins = StandIns(workspace, self._root, protection.literals)
             stack.callback(self._stand_ins.release)
             stack.callback(self.handed_over)
             top = self._stand_ins.covers

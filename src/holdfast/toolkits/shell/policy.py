@@ -16,55 +16,54 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WorldError
-from holdfast.toolkits.files.workspace import Protection, ReasonError
+from holdfast.errors.fields import ErrorFields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.toolkits.files.workspace import Protection
 
 
 # ---- errors ----
 
 
-class SandboxUnavailable(UsageError):
+class SandboxUnavailable(ErrorFields, UsageError):
     """This machine can't confine commands, so none runs. `next_step` is the remedy."""
 
-    def __init__(self, reason: str, next_step: str) -> None:
-        super().__init__(
-            f"commands can't be confined here: {reason}; {next_step}, or leave the shell out. "
-            "Only unsafe=True runs commands without a sandbox"
-        )
-        self.reason = reason
-        self.next_step = next_step
+    reason: str
+    next_step: str
+    _message = """commands can't be confined here: {reason}; {next_step}, or leave the shell out. Only unsafe=True runs
+        commands without a sandbox"""
 
 
-class WorkspaceRefused(UsageError):
+class WorkspaceRefused(ErrorFields, UsageError):
     """No command may run in this workspace."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"the workspace {path!r} can't be used: {reason}")
-        self.path = path
-        self.reason = reason
+    path: str
+    reason: str
+    _message = "the workspace {path!r} can't be used: {reason}"
 
 
-class ControlGroupRefused(UsageError):
+class ControlGroupRefused(ErrorFields, UsageError):
     """No control group can be made in this folder."""
 
-    def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(f"the control group {folder!r} can't be used: {reason}")
-        self.folder = folder
-        self.reason = reason
+    folder: str
+    reason: str
+    _message = "the control group {folder!r} can't be used: {reason}"
 
 
-class CommandRefused(ReasonError, UsageError):
+class CommandRefused(ErrorFields, UsageError):
     """No shell can run this command. It was not run."""
 
-    text = "the command was not run: {reason}"
+    reason: str
+    _message = "the command was not run: {reason}"
 
 
-class SandboxFailed(ReasonError, WorldError):
+class SandboxFailed(ErrorFields, WorldError):
     """The sandbox did not start. The command was not run."""
 
-    text = "the command was not run, its sandbox did not start: {reason}"
+    reason: str
+    _message = "the command was not run, its sandbox did not start: {reason}"
 
 
 # ---- settings ----
@@ -201,6 +200,20 @@ class NameCover:
     """The open file that is bound, so that it can't be replaced meanwhile; None to bind by path."""
 
 
+def isolation_arguments(tree: HostTree, *, network: bool) -> list[str]:
+    """The arguments of bubblewrap that separate any sandbox from the host, except for the files in `tree`."""
+    user = str(SANDBOX_USER)
+    return [
+        # Each namespace by name: with --unshare-all, bubblewrap continues even without a user namespace.
+        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+        *(() if network else ("--unshare-net",)),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
+        *(argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)),
+        *(argument for name, target in tree.links for argument in ("--symlink", target, name)),
+    ]
+
+
 def bwrap_arguments(
     shell: str,
     command: str,
@@ -219,18 +232,12 @@ def bwrap_arguments(
     `covers` are mounts that protect names in the workspace, outer ones first. `hidden` are folders at its top that
     appear empty.
     """
-    user, size = str(SANDBOX_USER), str(memory // len(TMPFS_FOLDERS))
+    size = str(memory // len(TMPFS_FOLDERS))
     accounts, groups = str(descriptors.accounts), str(descriptors.groups)
     return [
         *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{descriptors.hold}"),
         bwrap,
-        # Each namespace by name: with --unshare-all, bubblewrap continues even without a user namespace.
-        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-        *(() if profile == "network" else ("--unshare-net",)),
-        *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
-        *(argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)),
-        *(argument for name, target in tree.links for argument in ("--symlink", target, name)),
+        *isolation_arguments(tree, network=profile == "network"),
         *("--ro-bind-data", accounts, "/etc/passwd", "--ro-bind-data", groups, "/etc/group"),
         *("--proc", "/proc", "--dev", "/dev"),
         *(part for folder in TMPFS_FOLDERS for part in ("--size", size, "--perms", "1777", "--tmpfs", folder)),

@@ -382,9 +382,7 @@ def _read_output(
 
 @contextmanager
 def _start_confined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
-    bwrap = sandbox.find_trusted_program("bwrap")
-    if bwrap is None:  # it was there when the shell was made
-        raise policy.SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
+    bwrap = sandbox.require_sandbox()
     store = os.path.join(settings.workspace, FOLDER)  # noqa: PTH118
     with ExitStack() as stack:
         guard: WorkspaceGuard | None = None

@@ -17,7 +17,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 
 from holdfast.toolkits.shell import policy
 
@@ -54,11 +54,12 @@ def sandbox_problem() -> str | None:
     return None if found is None else found[0]
 
 
-def require_sandbox() -> None:
-    """Raise `SandboxUnavailable` if commands can't be confined on this machine."""
+def require_sandbox() -> str:
+    """The path of bubblewrap; raises `SandboxUnavailable` if commands can't be confined on this machine."""
     found = _probe()
     if found is not None:
         raise policy.SandboxUnavailable(*found)
+    return cast("str", find_trusted_program("bwrap"))
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast import __version__, errors, names
-from holdfast.toolkits.web.urls import DEFAULT_PORTS, make_url_policy
+from holdfast.toolkits.web.urls import DEFAULT_PORTS, UrlPolicy
 from holdfast.toolkits.web.urls import ContentRefused as ContentRefused
 from holdfast.toolkits.web.urls import FetchFailed as FetchFailed
 from holdfast.toolkits.web.urls import PageFailed as PageFailed
@@ -61,7 +61,7 @@ def web(
             checked as well.
         user_agent: The User-Agent header.
     """
-    policy = make_url_policy(
+    policy = UrlPolicy(
         allow=allow, deny=deny, allow_private=allow_private, schemes=schemes, ports=ports, downgrade=downgrade
     )
     if resolver is not None and not callable(resolver):

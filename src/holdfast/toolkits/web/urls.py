@@ -223,15 +223,6 @@ def parse_url(text: str) -> Url:
     return Url(name, str(found), address, port or PORTS[name], re.sub("%(?![0-9a-fA-F]{2})", "%25", whole))
 
 
-def _resolve_redirect(url: Url, location: str) -> Url:
-    _check_characters(location)
-    try:
-        joined = urljoin(str(url), location)
-    except ValueError as error:
-        raise UrlInvalid(location, f"it can't be joined to {url.authority}: {error}") from None
-    return parse_url(joined)
-
-
 def parse_host(text: str) -> str:
     """The canonical form of a host, for rules: a name in ASCII, or an address."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
@@ -316,19 +307,34 @@ class HostRule:
         return host.endswith(f".{self.host}") if self.below else host == self.host
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UrlPolicy:
-    """The rules that decide which URLs may be fetched."""
+    """The rules that decide which URLs may be fetched, from the options of `web(...)`; an error names a wrong one."""
 
-    schemes: frozenset[str]
-    ports: frozenset[int]
-    allow: tuple[HostRule, ...] | None
-    """None: every host that is not denied."""
-    deny: tuple[HostRule, ...]
-    private: frozenset[tuple[str, int]]
-    """Hosts with a port that may be inside the network, listed by the author of the agent."""
-    downgrade: bool
-    """True if a redirect may lead from https to http."""
+    def __init__(
+        self,
+        *,
+        allow: Iterable[str] | None,
+        deny: Iterable[str],
+        allow_private: Iterable[str],
+        schemes: Iterable[str],
+        ports: Iterable[int],
+        downgrade: bool,
+    ) -> None:
+        if type(downgrade) is not bool:
+            raise InvalidArgument("downgrade", downgrade, "True or False")
+        self.downgrade: Final = downgrade
+        """True if a redirect may lead from https to http."""
+        self.schemes: Final = frozenset(_check_texts("schemes", schemes))
+        if not self.schemes or not self.schemes <= PORTS.keys():
+            raise InvalidArgument("schemes", schemes, "some of 'https' and 'http'")
+        if isinstance(ports, str | bytes | int):
+            raise InvalidArgument("ports", ports, "a list of numbers")
+        self.ports: Final = frozenset(check_int("port", port, least=1, most=65_535) for port in ports)
+        self.allow: Final = None if allow is None else _parse_rules("allow", allow)
+        """None: every host that is not denied."""
+        self.deny: Final = _parse_rules("deny", deny)
+        self.private: Final = frozenset(map(_parse_private, _check_texts("allow_private", allow_private)))
+        """Hosts with a port that may be inside the network, listed by the author of the agent."""
 
     def trusts(self, url: Url) -> bool:
         """True if the author of the agent allows this host and port to be inside the network."""
@@ -352,9 +358,11 @@ class UrlPolicy:
     def follow(self, before: Url, location: str) -> Url:
         """The target of a redirect; `UrlRefused` unless `before` may lead there."""
         try:
-            after = _resolve_redirect(before, location)
-        except UrlInvalid as error:
-            raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {error.reason}") from None
+            _check_characters(location)
+            after = parse_url(urljoin(str(before), location))
+        except (UrlInvalid, ValueError) as error:
+            reason = error.reason if isinstance(error, UrlInvalid) else f"it can't be joined to this URL: {error}"
+            raise UrlRefused(str(before), f"it redirects to what is not a valid URL: {reason}") from None
         if before.scheme == "https" and after.scheme != "https" and not self.downgrade:
             raise UrlRefused(str(after), f"{before.authority} redirects to it, from https to {after.scheme}")
         self.check(after)
@@ -373,33 +381,6 @@ class UrlPolicy:
             raise UrlRefused(str(url), f"{'it is' if url.address is not None else 'its host leads to'} {closed.what}")
 
 
-def make_url_policy(
-    *,
-    allow: Iterable[str] | None,
-    deny: Iterable[str],
-    allow_private: Iterable[str],
-    schemes: Iterable[str],
-    ports: Iterable[int],
-    downgrade: bool,
-) -> UrlPolicy:
-    """Build the policy from the options of `web(...)`; an error names an invalid option."""
-    if type(downgrade) is not bool:
-        raise InvalidArgument("downgrade", downgrade, "True or False")
-    known = frozenset(_check_texts("schemes", schemes))
-    if not known or not known <= PORTS.keys():
-        raise InvalidArgument("schemes", schemes, "some of 'https' and 'http'")
-    if isinstance(ports, str | bytes | int):
-        raise InvalidArgument("ports", ports, "a list of numbers")
-    return UrlPolicy(
-        schemes=known,
-        ports=frozenset(check_int("port", port, least=1, most=65_535) for port in ports),
-        allow=None if allow is None else tuple(_parse_rule("allow", text) for text in _check_texts("allow", allow)),
-        deny=tuple(_parse_rule("deny", text) for text in _check_texts("deny", deny)),
-        private=frozenset(_parse_private(text) for text in _check_texts("allow_private", allow_private)),
-        downgrade=downgrade,
-    )
-
-
 def _check_texts(what: str, given: Iterable[str]) -> list[str]:
     # A single string would count as a list of its letters.
     if isinstance(given, str | bytes):
@@ -409,6 +390,10 @@ def _check_texts(what: str, given: Iterable[str]) -> list[str]:
         if type(text) is not str:
             raise InvalidArgument(what, text, "text")
     return listed
+
+
+def _parse_rules(what: str, given: Iterable[str]) -> tuple[HostRule, ...]:
+    return tuple(_parse_rule(what, text) for text in _check_texts(what, given))
 
 
 def _parse_rule(what: str, text: str) -> HostRule:

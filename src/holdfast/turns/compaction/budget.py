@@ -175,9 +175,7 @@ class Estimator:
     def tokens(self, message: messages.Message, /) -> int:
         """Estimated tokens of a message, rather too many than too few."""
         match message:
-            case messages.UserMessage():
-                return MESSAGE + sum(map(_of_input, message.parts))
-            case messages.AssistantMessage():
+            case messages.UserMessage() | messages.AssistantMessage():
                 return MESSAGE + sum(map(_of_part, message.parts))
             case messages.ToolMessage():
                 return MESSAGE + sum(map(_of_result, message.results))
@@ -229,10 +227,6 @@ def _of_bytes(data: bytes) -> int:
     classes = data.translate(_TABLE)
     cost += sum([classes.count(name) * each for name, each in _COSTS.items()])
     return -(-cost // 100)
-
-
-def _of_input(part: messages.InputPart) -> int:
-    return attachment_tokens(part) if type(part) is messages.Attachment else text_tokens(cast("Any", part).text)
 
 
 def _of_part(part: messages.Part) -> int:

@@ -51,22 +51,14 @@ def quoted(message: messages.Message, limits: QuoteLimits, *, stays: bool = Fals
     """Quote one message. `stays`: it remains in the context and is quoted only for understanding."""
     kept = ' kept="yes"' if stays else ""
     match message:
-        case messages.UserMessage():
-            who = "user" if message.origin == "user" else "runtime"
-            lines = [line for part in message.parts for line in _input(part, limits)]
-        case messages.AssistantMessage():
-            who = "agent"
-            lines = [line for part in message.parts for line in _part(part, limits)]
         case messages.ToolMessage():
             who = "tools"
             lines = [line for result in message.results for line in _result(result, limits)]
+        case _:
+            answer = isinstance(message, messages.AssistantMessage)
+            who = "agent" if answer else "user" if message.origin == "user" else "runtime"
+            lines = [line for part in message.parts for line in _part(part, limits)]
     return "\n".join([f'<entry from="{who}"{kept}>', *lines, "</entry>"])
-
-
-def _input(part: messages.InputPart, limits: QuoteLimits) -> list[str]:
-    if type(part) is messages.Text:
-        return _lines(part.text, limits.words)
-    return [_file(part)] if type(part) is messages.Attachment else []
 
 
 def _part(part: messages.Part, limits: QuoteLimits) -> list[str]:

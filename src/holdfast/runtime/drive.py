@@ -109,9 +109,9 @@ class JournalDrive:
         ledger.on_wake, ledger.attend = self.notify, self.attend
         lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
         tracer = self._changes.tracer
-        if tracer is not None:
-            await tracer.begin(ledger, lease)
         try:
+            if tracer is not None:
+                await tracer.begin(ledger, lease)
             await self._drive(lease, lost)
         finally:
             ledger.on_wake = ledger.attend = ledger.note = None  # they know this drive

@@ -108,6 +108,8 @@ class SpanTarget(Protocol):
 
     dropped: int
 
+    def start(self) -> None: ...
+
     def emit(self, span: Span) -> None: ...
 
     def flags(self, trace_id: str, /) -> TraceFlags: ...
@@ -148,6 +150,9 @@ class ProviderTarget:
         tracer.id_generator = _ids  # of this tracer alone, which nobody else uses
         self._tracer = tracer
         self.flags: Callable[[str], TraceFlags] = lru_cache(maxsize=1_024)(self._find_flags)
+
+    def start(self) -> None:
+        """The application runs its own exporters."""
 
     def emit(self, span: Span) -> None:
         _ids.expect(span.trace, span.id)
@@ -253,12 +258,16 @@ class CollectorTarget:
         self._full, self._wanted = asyncio.Event(), asyncio.Event()
         self._warned = -WARN_INTERVAL
         self._meters: InMemoryMetricReader | None = None
-        self._tasks = [eventloop.spawn(self._send_spans())]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks.append(eventloop.spawn(self._send_spans()))
+        if self._meters is not None:
+            self._tasks.append(eventloop.spawn(self._send_metrics()))
 
     def meters(self) -> MeterProvider:
         """A meter provider whose measurements go to the same collector."""
         self._meters = InMemoryMetricReader()
-        self._tasks.append(eventloop.spawn(self._send_metrics()))
         return MeterProvider([self._meters], self._resource, shutdown_on_exit=False)
 
     def emit(self, span: Span) -> None:
@@ -503,6 +512,10 @@ class SpanExport:
         self._measurements: Measurements | None = None
         if meters is not None and settings.metrics:
             self._measurements = Measurements(meters, lambda: target.dropped)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._target.start()
 
     @property
     def measures(self) -> bool:

@@ -32,6 +32,8 @@ INTERVAL: Final = 0.1
 """Pause between two looks at changed journals, in seconds."""
 SOON: Final = 32
 """Records of one journal after which it is looked at at once: a drive keeps the last 64 in memory."""
+TIME_SLICE: Final = 0.002
+"""Time after which other tasks of the loop get their turn, in seconds."""
 MAX_JOURNALS: Final = 1_024
 """Journals whose spans can be continued without reading them from their start."""
 CLOSE_WAIT: Final = 2.0
@@ -115,6 +117,7 @@ class Tracer:
 
     def start(self) -> None:
         """Begin to export."""
+        self.export.start()
         self._tasks = [eventloop.spawn(self._run())]
         if self.export.measures:
             self._tasks.append(eventloop.spawn(self._count()))
@@ -130,7 +133,7 @@ class Tracer:
             followed = self._followed[journal] = _Followed(spans)
             try:
                 await spans.resolve(None if lease.made is None else lease.made.input)
-            except errors.StoreError as error:  # the drive itself will find out
+            except Exception as error:  # the drive itself will find out
                 _log.warning("the trace of %r can't be found: %s", journal, error)
         self._followed.move_to_end(journal)
         if len(self._followed) > MAX_JOURNALS:
@@ -189,7 +192,12 @@ class Tracer:
             await self._look()
 
     async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + TIME_SLICE
         while self._changed:
+            if loop.time() > until:
+                await asyncio.sleep(0)
+                until = loop.time() + TIME_SLICE
             journal = next(iter(self._changed))
             del self._changed[journal]
             followed = self._followed.get(journal)

@@ -219,6 +219,27 @@ async def test_an_approval_is_a_wait_inside_its_call(collector: Collector) -> No
     assert of.start <= wait.start <= wait.end <= of.end
 
 
+async def test_a_turn_that_another_runtime_goes_on_with_is_one_trace_exported_once(
+    collector: Collector, tmp_path: Path
+) -> None:
+    def made() -> hf.Agent:
+        script = [call(look, item=1), text("ok")]
+        return hf.Agent("a", model=ScriptedModel(script, keep=0), tools=[look], policy=[hf.ask("look")])
+
+    async with hf.open(tmp_path / "s.db", agents=[first := made()], telemetry=to(collector)) as runtime:
+        await runtime.session("s", agent=first).send("Go.")
+        await until(runtime.approvals)
+        await until(lambda: runtime.active == 0)
+    async with hf.open(tmp_path / "s.db", agents=[made()], telemetry=to(collector)) as runtime:
+        await approved(runtime)
+        await runtime.session("s").turn("t1").outcome()
+    assert sorted(span.name for span in collector.spans) == [
+        *("chat model", "chat model", "execute_tool look", "invoke_agent a", "wait approval look")
+    ]
+    assert len({span.trace for span in collector.spans}) == 1
+    assert collector.one("invoke_agent a")["holdfast.resumed"] == 1
+
+
 async def test_a_sub_agent_belongs_to_the_trace_of_its_caller(collector: Collector) -> None:
     helper = agent(call(look, item=1), text("helped"), name="helper")
     await traced(collector, agent(call("helper", prompt="Help."), text("Done."), tools=(hf.agent_tool(helper),)))
@@ -658,3 +679,16 @@ async def test_a_damaged_journal_ends_its_trace_and_nothing_else(
     assert [outcome.text for outcome in outcomes] == ["Hi.", "Hi."]
     assert {span["gen_ai.conversation.id"] for span in collector.spans} == {"good"}
     assert "the trace of 'bad' ends here" in caplog.text
+
+
+async def test_a_trace_that_can_not_be_found_harms_no_turn(
+    collector: Collector, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        message = "no origin"
+        raise ValueError(message)
+
+    monkeypatch.setattr("holdfast.telemetry.journals.find_origin", fail)
+    outcome = await traced(collector, agent(text("Hi.")))
+    assert outcome.text == "Hi."
+    assert "the trace of 's' can't be found: no origin" in caplog.text

@@ -26,7 +26,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanProto
 from opentelemetry.proto.trace.v1.trace_pb2 import Status as StatusProto
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Tracer, TracerProvider
@@ -268,7 +268,8 @@ class CollectorTarget:
     def meters(self) -> MeterProvider:
         """A meter provider whose measurements go to the same collector."""
         self._meters = InMemoryMetricReader()
-        return MeterProvider([self._meters], self._resource, shutdown_on_exit=False)
+        off = AlwaysOffExemplarFilter()  # spans are measured when they are over, outside of any span
+        return MeterProvider([self._meters], self._resource, exemplar_filter=off, shutdown_on_exit=False)
 
     def emit(self, span: Span) -> None:
         if len(self._queue) + self._sending >= self._limit:

@@ -106,6 +106,7 @@ def span_id(store: str, journal: str, key: str) -> str:
     return idempotency_key(store, journal, key)[:16]
 
 
+@lru_cache(maxsize=8_192)
 def trace_id(store: str, journal: str, run: str) -> str:
     """The id of the trace that begins with a run. All attempts of a process are one trace."""
     return digest("trace", [store, journal, run if keys.input_number(run) is not None else ""])[:32]

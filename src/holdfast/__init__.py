@@ -1,7 +1,7 @@
 """Holdfast: a runtime for agents that can't lose their place.
 
 Importing this module is cheap: it loads each name when that is first used. `hf.events` has all events, `hf.errors` all
-errors, `hf.messages` all parts of a conversation, `hf.tools` the toolkits.
+errors, `hf.messages` all parts of a conversation, `hf.telemetry` tracing, `hf.tools` the toolkits.
 """
 
 from __future__ import annotations

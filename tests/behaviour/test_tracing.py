@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
@@ -656,6 +657,17 @@ async def test_tracing_without_opentelemetry_is_refused(monkeypatch: pytest.Monk
     with pytest.raises(TelemetryMissing, match=r"holdfast\[otel\]"):
         async with hf.open(None, telemetry=Telemetry(endpoint="http://127.0.0.1:4318")):
             pass
+
+
+def test_a_runtime_without_telemetry_does_not_load_opentelemetry() -> None:
+    program = (
+        "import asyncio, sys, holdfast as hf\n"
+        "from holdfast.testing import ScriptedModel, text\n"
+        "asyncio.run(hf.run(hf.Agent('a', model=ScriptedModel([text('hi')])), 'hello'))\n"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'google', 'holdfast.telemetry'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout == "[]\n"
 
 
 async def test_a_damaged_journal_ends_its_trace_and_nothing_else(

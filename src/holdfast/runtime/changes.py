@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import LeasedJournal
     from holdfast.runtime.side_channel import LiveReceiver, LiveSender
     from holdfast.store import Store
+    from holdfast.telemetry.tracer import Tracer
     from holdfast.turns.keys import EffectKey
     from holdfast.turns.machine import Ending
 
@@ -262,6 +263,8 @@ class ChangeFeed:
         self._followers: dict[str, list[_LivePosition | _LivePositions]] = {}
         self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self.tracer: Tracer | None = None
+        """Exports the spans of the journals that this process drives; None without telemetry."""
         self._closed = False
 
     @contextmanager
@@ -281,6 +284,8 @@ class ChangeFeed:
         buffer = self.buffers.get(journal)
         if buffer is not None and self.sender is not None:
             self.sender.mark(buffer)
+        if self.tracer is not None:
+            self.tracer.touch(journal)
         if self.readers:
             if buffer is None:
                 self.wake_readers(journal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable  # noqa: TC003  tools resolve their annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -51,7 +52,7 @@ def register(customer: Customer, homes: dict[str, Address], spans: list[Span] | 
 def one_or_many(pets: Pet | list[Pet], single: Single, both: str | list[str] = "x") -> None: ...
 
 
-TOOLS: list[tuple[str, Any, dict[str, Any]]] = [
+TOOLS: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("function search", search, {"query": "emma"}),
     (
         "function register",

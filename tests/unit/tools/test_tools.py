@@ -424,7 +424,7 @@ def test_what_a_partial_binds_can_not_be_given() -> None:
     ids=["by name", "by place", "twice", "async", "object", "async object", "partial of an object"],
 )
 async def test_a_partial_or_an_object_is_called_with_what_it_binds_and_what_is_sent(
-    function: Any, sent: dict[str, Any], value: object
+    function: Callable[..., Any], sent: dict[str, Any], value: object
 ) -> None:
     assert await invoke(tool(function), **sent) == value
 
@@ -434,7 +434,7 @@ async def test_a_partial_or_an_object_is_called_with_what_it_binds_and_what_is_s
     [(functools.partial(pay_later, "a"), True), (Ask(), True), (functools.partial(Ask()), True), (Shelf([]), False)],
     ids=["partial", "object", "partial of an object", "plain object"],
 )
-def test_what_is_async_inside_runs_on_the_event_loop(function: Any, on_loop: bool) -> None:
+def test_what_is_async_inside_runs_on_the_event_loop(function: Callable[..., Any], on_loop: bool) -> None:
     assert tool(function).on_loop is on_loop
 
 

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import HookCall as HookCall
     from holdfast.policy.hooks import HookRequest as HookRequest
     from holdfast.policy.hooks import Hooks as Hooks
-    from holdfast.policy.hooks import HookTurn as HookTurn
+    from holdfast.policy.hooks import TurnContext as TurnContext
     from holdfast.policy.limits import Budget as Budget
     from holdfast.policy.limits import Limits as Limits
     from holdfast.policy.rules import Decision as Decision
@@ -146,7 +146,7 @@ _NAMES = {
     "holdfast.models.transport": "Timeouts",
     "holdfast.policy.admission": "Admission",
     "holdfast.turns.compaction.budget": "Compaction",
-    "holdfast.policy.hooks": "HookCall HookRequest HookTurn Hooks",
+    "holdfast.policy.hooks": "HookCall HookRequest TurnContext Hooks",
     "holdfast.policy.limits": "Budget Limits",
     "holdfast.policy.rules": "Decision Policy Reach allow ask deny within",
     "holdfast.processes.context": "ProcessContext",

@@ -103,6 +103,23 @@ class AgentMissing(ErrorFields, UsageError):
         open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"""
 
 
+class DepsMissing(ErrorFields, UsageError):
+    """A tool, a hook or a process wants dependencies, and the runtime has none."""
+
+    who: str
+    wanted: str = "deps"
+    _message = "{who} wants {wanted} as its dependencies, and this runtime has none; give it to hf.open(deps=...)"
+
+
+class DepsMismatch(ErrorFields, UsageError):
+    """The dependencies of the runtime are of another type than a tool or a process wants."""
+
+    who: str
+    wanted: str
+    given: str
+    _message = "{who} wants {wanted} as its dependencies, and hf.open(deps=...) gave a {given}"
+
+
 class ForeignLoop(ErrorFields, UsageError):
     """A runtime was used from another event loop than the one that opened it. Nothing was begun."""
 

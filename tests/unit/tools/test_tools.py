@@ -452,7 +452,8 @@ def test_an_object_gives_the_same_tool_each_time() -> None:
 
 
 def test_a_partial_or_an_object_in_a_list_of_tools_becomes_a_tool() -> None:
-    assert Toolset(functools.partial(pay, account="mine"), Ask()).names == ("pay", "Ask")
+    given: list[Any] = [functools.partial(pay, account="mine"), Ask()]
+    assert Toolset(*given).names == ("pay", "Ask")
 
 
 def test_the_result_of_a_partial_is_checked_against_the_type_of_its_function() -> None:

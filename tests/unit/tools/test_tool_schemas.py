@@ -88,6 +88,16 @@ class Bird(BaseModel):
     eggs: list[int]
 
 
+class Song(BaseModel):
+    kind: Literal["song"]
+    notes: str
+
+
+class Tune(BaseModel):
+    kind: Literal["tune"]
+    notes: list[int]
+
+
 class Mixed(Enum):
     NAME = "a"
     NUMBER = 1
@@ -706,13 +716,23 @@ def test_an_object_or_a_list_may_come_as_text(hint: Any, sent: Any, value: Any) 
 def test_a_text_stays_a_text_where_one_is_possible(hint: Any, sent: Any) -> None:
     assert bound_to(of(hint), sent) == sent
 
+    def take(what: Any, more: list[int]) -> None: ...
+
+    take.__annotations__["what"] = hint
+    assert tool(take).bind({"what": sent, "more": "[1]"}) == Bound({"what": sent, "more": [1]})
+
+
+def test_the_constants_of_an_object_tell_whether_a_text_is_possible_in_it() -> None:
+    sent = [{"kind": "song", "notes": "[1]"}, {"kind": "tune", "notes": "[1]"}]
+    assert bound_to(of(list[Song | Tune]), sent) == [Song(kind="song", notes="[1]"), Tune(kind="tune", notes=[1])]
+
 
 @every(
     ("hint", "sent", "said"),
     [
         (list[int], "[1", '- what: Input should be a valid array (got "[1"'),
-        (list[int], '{"a": 1}', "- what: Input should be a valid array"),
-        (list[int], "1", "- what: Input should be a valid array"),
+        (list[int], '{"a": 1}', r"""- what: Input should be a valid array (got "{\"a\": 1}";"""),
+        (list[int], "1", '- what: Input should be a valid array (got "1";'),
         (list[int], "[" * 5_000, "- what: Input should be a valid array"),
         (list[Cat], '[{"kind": "cat"}]', '- what[0].lives: it is missing (expected {"type":"integer"})'),
         (Address, '{"street": 1, "zip": "12345"}', "- what.street: Input should be a valid string (got 1"),

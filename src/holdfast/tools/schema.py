@@ -57,6 +57,8 @@ class ParameterSchema:
     model: type[BaseModel]
     fields: tuple[tuple[str, str], ...]
     """Each field of `model` with its parameter."""
+    types: dict[str, Any]
+    """The JSON schema of `model`, with all that `parameters` says in words or leaves out."""
     deps: object = None
     """The type of the dependencies that the context must have; None: any."""
     nulls: _Nulls | None = None
@@ -99,8 +101,7 @@ class ParameterSchema:
 
     def _parse_texts(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with each JSON text parsed that is in the place of an object or list."""
-        schema = self.model.model_json_schema(schema_generator=_SchemaGenerator)
-        return _as_dict(_parse_texts(arguments, [schema], _as_dict(schema.get("$defs"))))
+        return _as_dict(_parse_texts(arguments, [self.types], _as_dict(self.types.get("$defs"))))
 
 
 def read_signature(function: Callable[..., Any], label: str, descriptions: Mapping[str, str]) -> ParameterSchema:
@@ -146,7 +147,7 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
     }
     ordered |= {key: portable[key] for key in sorted(portable.keys() - ordered.keys())}
     context, deps = next(((name, wanted_deps(hint)) for name, hint in contexts.items()), (None, None))
-    return ParameterSchema(ordered, context, model, fields, deps, nulls)
+    return ParameterSchema(ordered, context, model, fields, schema, deps, nulls)
 
 
 @dataclass(frozen=True, slots=True)

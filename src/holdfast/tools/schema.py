@@ -326,7 +326,7 @@ class _Scope(NamedTuple):
     definitions: tuple[str, ...] = ()
     """Definitions around it, outermost first."""
     states_nulls: bool = False
-    """The schema says where null is possible, because nobody can fill it in: it is unknown of which type a value is."""
+    """The schema names null where it is possible: in a value that may be of several types, nulls can't be filled in."""
 
 
 def _write_portable(schema: dict[str, Any]) -> tuple[dict[str, Any], _Nulls | None]:

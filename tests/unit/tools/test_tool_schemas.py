@@ -14,6 +14,8 @@ from uuid import UUID
 import jsonschema_rs
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from tests.every import every
 from typing_extensions import TypeAliasType, TypedDict
@@ -21,12 +23,20 @@ from typing_extensions import TypeAliasType, TypedDict
 import holdfast as hf
 from holdfast.errors import ToolInvalid
 from holdfast.messages import ModelRequest, Text, UserMessage
+from holdfast.models.schemas import with_bare_choices
 from holdfast.tools import AnyTool, Bound, Complaint, tool
 from holdfast.tools.definition import subject_of
 from holdfast.tools.schema import MAX_EXPANDED, MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["kind", "name", "left", "op", "of", "x"]), inner),
+    max_leaves=20,
+)
 
 
 class Colour(Enum):
@@ -260,6 +270,7 @@ WORDS = frozenset(
         *("minimum", "maximum", "minItems", "maxItems", "format"),
     )
 )
+TEXT = {"type": "string"}
 TYPES = {"string", "integer", "number", "boolean", "array", "object"}
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
@@ -347,6 +358,11 @@ def test_a_dialect_sends_choices_and_formats_that_its_provider_takes(
             if "enum" in node:
                 assert node["type"] == "string"
                 assert all(isinstance(choice, str) and choice for choice in node["enum"])
+
+
+def test_a_choice_beside_other_keywords_is_sent_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"a": TEXT}, "anyOf": [{"required": ["a"]}], "description": "One."}
+    assert with_bare_choices(schema) == schema
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -749,6 +765,19 @@ def test_a_validator_that_reads_texts_itself_gets_the_text() -> None:
         return value.split(";") if isinstance(value, str) else value
 
     assert bound_to(of(Annotated[list[str], BeforeValidator(split)]), '["a"];b') == ['["a"]', "b"]
+
+
+HARD = [
+    of(hint) for hint in (Fork, Expression, Json, Trip, Book, Cat | Bird, list[Song | Tune], Mixed, tuple[int, str])
+]
+
+
+@given(json_values, st.booleans())
+def test_no_value_makes_bind_raise(value: Any, as_text: bool) -> None:
+    sent = msgspec.json.encode(value).decode() if as_text else value
+    for made in HARD:
+        assert isinstance(made.bind({"what": sent}), Bound | Complaint)
+        assert type(made.accepts.resolve({"what": sent})) is dict
 
 
 def test_what_a_policy_reads_of_a_text_is_what_the_function_gets() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 
 import msgspec
 
@@ -143,6 +143,26 @@ MAX_INSTRUCTIONS: Final = 1_000_000
 """Longest instructions, in characters."""
 
 
+class AgentChanges(TypedDict, total=False):
+    """The arguments of `Agent.replace`: those of `Agent`."""
+
+    name: str
+    model: Model | str | Sequence[Model | str]
+    instructions: str
+    tools: Sequence[GivenTools] | Toolset
+    output: Any  # a type or a schema
+    limits: Limits | None
+    settings: Settings | None
+    inline_budget: timedelta | float | None
+    policy: Policy | Sequence[PolicyPart] | str | PathLike[str] | None
+    hooks: Sequence[Hooks]
+    compaction: Compaction | None
+    admission: Admission | None
+    mode: Mode
+    sandbox: Sandbox | None
+    program_limits: ProgramLimits | None
+
+
 class Agent:
     """Model, instructions, tools, output type, limits.
 
@@ -180,6 +200,10 @@ class Agent:
         sandbox: Sandbox | None = None,
         program_limits: ProgramLimits | None = None,
     ) -> None:
+        arguments = {**locals()}
+        self._definition = {name: list(given) if type(given) is list else given for name, given in arguments.items()}
+        """The arguments of this call, for `replace`."""
+        del self._definition["self"]
         self.name = check_id("agent", name)
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
         """Seconds that the model waits for a call before it goes to the background; None: no limit."""
@@ -228,6 +252,13 @@ class Agent:
     def version(self) -> str:
         """A digest of everything that reaches the model; each turn records it."""
         return self._prepared.version
+
+    def replace(self, **changes: Unpack[AgentChanges]) -> Agent:
+        """A new agent with this definition and these changes, checked like any other: for tests and variants.
+
+        The name stays unless you change it, so a runtime takes one of the two. Sub-agents and handoffs are tools.
+        """
+        return type(self)(**{**self._definition, **changes})
 
     def decide(self, tool: str, arguments: dict[str, Any] | None = None) -> Decision:
         """Ask the policy about a call without making it: for tests of a policy."""

@@ -181,10 +181,11 @@ class RuntimeStopped(ErrorFields, UsageError):
 
 
 class RuntimeUnopened(ErrorFields, UsageError, AttributeError):
-    """The result of `hf.open` was used without `async with`."""
+    """The result of `hf.open` was used without `async with` or `await`."""
 
     used: str
-    _message = "{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', and use that"
+    _message = """{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', in a notebook
+        'runtime = await hf.open(...)', in code that is not async 'with hf.open_sync(...) as runtime:'"""
 
 
 class EmptyInput(InvalidArgument):

@@ -6,14 +6,14 @@ This module is quick to import: the runtime itself is loaded when one is opened.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, NoReturn, ParamSpec
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 from holdfast.errors import RuntimeUnopened
 from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOOL_MS, TICK
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
     from types import TracebackType
@@ -33,7 +33,7 @@ P = ParamSpec("P")
 
 
 class RuntimeOpening:
-    """The result of `hf.open`, for `async with`. Any other use raises `RuntimeUnopened` with a hint."""
+    """The result of `hf.open`, for `async with` or `await`. Any other use raises `RuntimeUnopened` with a hint."""
 
     def __init__(self, entered: AbstractAsyncContextManager[Runtime]) -> None:
         self._entered = entered
@@ -46,8 +46,16 @@ class RuntimeOpening:
     ) -> bool | None:
         return await self._entered.__aexit__(kind, error, trace)
 
-    def __await__(self) -> NoReturn:
-        raise RuntimeUnopened("await")
+    def __await__(self) -> Generator[Any, None, Runtime]:
+        return self._open().__await__()
+
+    async def _open(self) -> Runtime:
+        """Open without a block: ``await runtime.close()`` closes the runtime and its store."""
+        from holdfast.runtime.runtime import close_after  # a process that opens no runtime does not load it
+
+        runtime = await self._entered.__aenter__()
+        close_after(runtime, partial(self._entered.__aexit__, None, None, None))
+        return runtime
 
     def __enter__(self) -> NoReturn:
         raise RuntimeUnopened("with")
@@ -95,6 +103,7 @@ async def open(
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
+    In a notebook, ``runtime = await hf.open(...)`` opens it without a block; close it with ``await runtime.close()``.
     Opening resumes interrupted work at once. With `drive=False` the runtime only reads and accepts: another process
     does the work.
 

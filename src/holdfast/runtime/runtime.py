@@ -6,6 +6,7 @@ This module also prunes by retention and checks that no tool can reach the files
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import secrets
@@ -146,7 +147,8 @@ class Runtime:
     """One open store with the agents that may run on it; a context manager.
 
     Opening resumes interrupted work. Closing lets short work finish, leaves the rest for the next runtime, and takes
-    less than five seconds; it does not close the store. `only` names the one session to drive.
+    less than five seconds; it closes the store only if ``await hf.open(...)`` opened both. `only` names the one session
+    to drive.
     """
 
     def __init__(
@@ -220,8 +222,11 @@ class Runtime:
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._loading_prices: asyncio.Task[bool] | None = None
+        self._close_rest: Callable[[], Awaitable[object]] | None = None
 
     async def __aenter__(self) -> Self:
+        if self._close_rest is not None:
+            return self  # ``async with await hf.open(...)``: it is open
         self._sessions.loop = asyncio.get_running_loop()
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
@@ -247,6 +252,15 @@ class Runtime:
             return
         self._sessions.check_loop()
         self._sessions.closed = True
+        try:
+            await self._stop(grace)
+        finally:
+            rest, self._close_rest = self._close_rest, None
+            if rest is not None:
+                _unclosed.discard(self)
+                await rest()
+
+    async def _stop(self, grace: float) -> None:
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
         if self._pruning is not None:
@@ -591,6 +605,27 @@ class Runtime:
     def active(self) -> int:
         """Number of sessions that are being driven."""
         return 0 if self._engine is None else self._engine.active
+
+
+_log: Final = logging.getLogger("holdfast.runtime")
+_unclosed: Final[set[Runtime]] = set()
+"""Runtimes that ``await hf.open(...)`` opened, until they are closed."""
+
+
+def close_after(runtime: Runtime, rest: Callable[[], Awaitable[object]]) -> None:
+    """Let `runtime.close` call `rest` at its end, which closes what was opened for it; a reminder comes at exit."""
+    runtime._close_rest = rest  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    _unclosed.add(runtime)
+
+
+@atexit.register
+def _warn_of_unclosed() -> None:
+    for runtime in _unclosed:
+        _log.warning(
+            "the runtime on %s was not closed: nothing is lost, but its work stopped where it was and resumes when the "
+            "store is opened again; end with 'await runtime.close()'",
+            runtime.store.path or "a store in memory",
+        )
 
 
 def context_of(runtime: Runtime) -> context.RuntimeContext:

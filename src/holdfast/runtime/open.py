@@ -5,9 +5,10 @@ This module is quick to import: the runtime itself is loaded when one is opened.
 
 from __future__ import annotations
 
+import atexit
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec
 
 from holdfast.errors import RuntimeUnopened
 from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOOL_MS, TICK
@@ -51,11 +52,37 @@ class RuntimeOpening:
 
     async def _open(self) -> Runtime:
         """Open without a block: ``await runtime.close()`` closes the runtime and its store."""
-        from holdfast.runtime.runtime import close_after  # a process that opens no runtime does not load it
+        import asyncio  # a process that opens no runtime loads none of these
 
-        runtime = await self._entered.__aenter__()
-        close_after(runtime, partial(self._entered.__aexit__, None, None, None))
-        return runtime
+        from holdfast.eventloop import cancel_all, spawn
+        from holdfast.runtime.runtime import close_after
+
+        opened: asyncio.Future[Runtime] = asyncio.get_running_loop().create_future()
+        closing = asyncio.Event()
+
+        async def hold() -> None:
+            async with self._entered as runtime:
+                close_after(runtime, close)
+                _unclosed[self] = str(runtime.store.path or "in memory")
+                opened.set_result(runtime)
+                await closing.wait()
+
+        async def close() -> None:
+            if asyncio.current_task() is not holder:  # otherwise its loop ends, and cancels it
+                _unclosed.pop(self, None)
+                closing.set()
+                await holder
+
+        # One task enters and leaves, as libraries with cancel scopes demand; cells of a notebook are different tasks.
+        holder = spawn(hold())
+        try:
+            await asyncio.wait((opened, holder), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await cancel_all((holder,))
+            raise
+        if not opened.done():
+            await holder  # raises what opening raised
+        return opened.result()
 
     def __enter__(self) -> NoReturn:
         raise RuntimeUnopened("with")
@@ -67,6 +94,22 @@ class RuntimeOpening:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise RuntimeUnopened(name)
+
+
+_unclosed: Final[dict[RuntimeOpening, str]] = {}
+"""The stores of the runtimes that were opened with `await`, until they are closed."""
+
+
+@atexit.register
+def _warn_of_unclosed() -> None:
+    import logging  # rarely needed
+
+    for store in _unclosed.values():
+        logging.getLogger("holdfast.runtime").warning(
+            "the runtime on the store %s was not closed: nothing is lost, and what it did not finish resumes when the "
+            "store is opened again; end with 'await runtime.close()'",
+            store,
+        )
 
 
 def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> Callable[P, RuntimeOpening]:

@@ -6,7 +6,6 @@ This module also prunes by retention and checks that no tool can reach the files
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import secrets
@@ -257,7 +256,6 @@ class Runtime:
         finally:
             rest, self._close_rest = self._close_rest, None
             if rest is not None:
-                _unclosed.discard(self)
                 await rest()
 
     async def _stop(self, grace: float) -> None:
@@ -607,25 +605,9 @@ class Runtime:
         return 0 if self._engine is None else self._engine.active
 
 
-_log: Final = logging.getLogger("holdfast.runtime")
-_unclosed: Final[set[Runtime]] = set()
-"""Runtimes that ``await hf.open(...)`` opened, until they are closed."""
-
-
 def close_after(runtime: Runtime, rest: Callable[[], Awaitable[object]]) -> None:
-    """Let `runtime.close` call `rest` at its end, which closes what was opened for it; a reminder comes at exit."""
+    """Let `runtime.close` call `rest` at its end, which closes what was opened for it."""
     runtime._close_rest = rest  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    _unclosed.add(runtime)
-
-
-@atexit.register
-def _warn_of_unclosed() -> None:
-    for runtime in _unclosed:
-        _log.warning(
-            "the runtime on %s was not closed: nothing is lost, but its work stopped where it was and resumes when the "
-            "store is opened again; end with 'await runtime.close()'",
-            runtime.store.path or "a store in memory",
-        )
 
 
 def context_of(runtime: Runtime) -> context.RuntimeContext:

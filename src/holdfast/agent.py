@@ -200,10 +200,8 @@ class Agent:
         sandbox: Sandbox | None = None,
         program_limits: ProgramLimits | None = None,
     ) -> None:
-        arguments = {**locals()}
-        self._definition = {name: list(given) if type(given) is list else given for name, given in arguments.items()}
+        self._definition = _copied(locals())
         """The arguments of this call, for `replace`."""
-        del self._definition["self"]
         self.name = check_id("agent", name)
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
         """Seconds that the model waits for a call before it goes to the background; None: no limit."""
@@ -258,7 +256,8 @@ class Agent:
 
         The name stays unless you change it, so a runtime takes one of the two. Sub-agents and handoffs are tools.
         """
-        return type(self)(**{**self._definition, **changes})
+        definition = {**self._definition, **cast("dict[str, Any]", changes)}
+        return Agent(**definition)
 
     def decide(self, tool: str, arguments: dict[str, Any] | None = None) -> Decision:
         """Ask the policy about a call without making it: for tests of a policy."""
@@ -267,6 +266,11 @@ class Agent:
     @cached_property
     def _prepared(self) -> PreparedAgent:
         return PreparedAgent(self)
+
+
+def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a method, with lists as they are now."""
+    return {name: given[:] if type(given) is list else given for name, given in arguments.items() if name != "self"}
 
 
 def prepare(agent: Agent) -> PreparedAgent:

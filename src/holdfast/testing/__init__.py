@@ -1,14 +1,15 @@
 """Tools for testing code that uses Holdfast, and Holdfast itself.
 
-A model that follows a script, a provider on the loopback that does so in four dialects, a manual clock, a seeded event
-loop, named crash points, a world that remembers the effects on it, one `check` of every invariant, and the conformance
-suite for store backends.
+A model that follows a script, a context for calling a tool directly, a provider on the loopback that follows a script
+in four dialects, a manual clock, a seeded event loop, named crash points, a world that remembers the effects on it, one
+`check` of every invariant, and the conformance suite for store backends.
 """
 
 from __future__ import annotations
 
 from holdfast.store.audit import Violation
 from holdfast.store.sqlite.backend import MemoryBackend, MemoryDisk
+from holdfast.testing.calls import DirectContext, WaitUnanswered, context
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crashes import arm_from_environment
 from holdfast.testing.provider import (
@@ -28,6 +29,7 @@ from holdfast.testing.world import EffectAttempt, World, check
 __all__ = [
     "BadFrame",
     "CutStream",
+    "DirectContext",
     "Disconnect",
     "EffectAttempt",
     "ErrorFrame",
@@ -42,10 +44,12 @@ __all__ = [
     "SimulatedLoop",
     "Stall",
     "Violation",
+    "WaitUnanswered",
     "World",
     "arm_from_environment",
     "call",
     "check",
+    "context",
     "cut",
     "delayed",
     "error",

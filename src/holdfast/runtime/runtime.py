@@ -227,6 +227,8 @@ class Runtime:
         if self._close_rest is not None:
             return self  # ``async with await hf.open(...)``: it is open
         self._sessions.loop = asyncio.get_running_loop()
+        if (watch := getattr(self.store.clock, "watch", None)) is not None:
+            watch(self.store)  # a clock that tests advance
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
@@ -237,7 +239,9 @@ class Runtime:
             self._engine.start()
         await self.processes.begin()
         if self._retention is not None and self._engine is not None:
-            self._pruning = eventloop.spawn(_prune_regularly(self.processes, self.triggers, self._retention))
+            self._pruning = eventloop.spawn(
+                _prune_regularly(self.processes, self.triggers, self._retention), upkeep=True
+            )
         return self
 
     async def __aexit__(

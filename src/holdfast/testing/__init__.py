@@ -10,7 +10,7 @@ from __future__ import annotations
 from holdfast.store.audit import Violation
 from holdfast.store.sqlite.backend import MemoryBackend, MemoryDisk
 from holdfast.testing.calls import DirectContext, WaitUnanswered, context
-from holdfast.testing.clock import ManualClock
+from holdfast.testing.clock import ManualClock, VirtualClock
 from holdfast.testing.crashes import arm_from_environment
 from holdfast.testing.provider import (
     BadFrame,
@@ -22,12 +22,16 @@ from holdfast.testing.provider import (
     ProviderRequest,
     Stall,
 )
-from holdfast.testing.scripted import ScriptedModel, call, cut, delayed, error, refusal, reply, stream, text
+from holdfast.testing.scenarios import CrashReport, CrashRunner, CrashStage, RuntimeFactory
+from holdfast.testing.scripted import ScriptedModel, call, cut, delayed, error, paced, refusal, reply, stream, text
 from holdfast.testing.simulation import SimulatedClock, SimulatedLoop, simulate
 from holdfast.testing.world import EffectAttempt, World, check
 
 __all__ = [
     "BadFrame",
+    "CrashReport",
+    "CrashRunner",
+    "CrashStage",
     "CutStream",
     "DirectContext",
     "Disconnect",
@@ -39,11 +43,13 @@ __all__ = [
     "MemoryBackend",
     "MemoryDisk",
     "ProviderRequest",
+    "RuntimeFactory",
     "ScriptedModel",
     "SimulatedClock",
     "SimulatedLoop",
     "Stall",
     "Violation",
+    "VirtualClock",
     "WaitUnanswered",
     "World",
     "arm_from_environment",
@@ -53,6 +59,7 @@ __all__ = [
     "cut",
     "delayed",
     "error",
+    "paced",
     "refusal",
     "reply",
     "simulate",

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import HookCall as HookCall
     from holdfast.policy.hooks import HookRequest as HookRequest
     from holdfast.policy.hooks import Hooks as Hooks
-    from holdfast.policy.hooks import HookTurn as HookTurn
+    from holdfast.policy.hooks import TurnContext as TurnContext
     from holdfast.policy.limits import Budget as Budget
     from holdfast.policy.limits import Limits as Limits
     from holdfast.policy.rules import Decision as Decision
@@ -91,6 +91,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.subscriptions import EmitRequest as EmitRequest
     from holdfast.runtime.subscriptions import Emitted as Emitted
     from holdfast.runtime.subscriptions import Subscription as Subscription
+    from holdfast.runtime.sync import open_sync as open_sync
+    from holdfast.runtime.sync import run_sync as run_sync
     from holdfast.runtime.turn import Turn as Turn
     from holdfast.runtime.turn import TurnOutcome as TurnOutcome
     from holdfast.sandbox import MontySandbox as MontySandbox
@@ -146,7 +148,7 @@ _NAMES = {
     "holdfast.models.transport": "Timeouts",
     "holdfast.policy.admission": "Admission",
     "holdfast.turns.compaction.budget": "Compaction",
-    "holdfast.policy.hooks": "HookCall HookRequest HookTurn Hooks",
+    "holdfast.policy.hooks": "HookCall HookRequest TurnContext Hooks",
     "holdfast.policy.limits": "Budget Limits",
     "holdfast.policy.rules": "Decision Policy Reach allow ask deny within",
     "holdfast.processes.context": "ProcessContext",
@@ -156,6 +158,7 @@ _NAMES = {
     "holdfast.runtime.runtime": "Runtime",
     "holdfast.runtime.session": "Session",
     "holdfast.runtime.subscriptions": "Control EmitRequest Emitted Subscription",
+    "holdfast.runtime.sync": "open_sync run_sync",
     "holdfast.runtime.turn": "Turn TurnOutcome",
     "holdfast.runtime.approvals": "Approval",
     "holdfast.runtime.deferrals": "Resolve",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import WaitExpired
+from holdfast.errors import DepsMissing, WaitExpired
 from holdfast.testing import WaitUnanswered, context
 
 
@@ -25,6 +25,18 @@ async def test_the_context_has_what_the_test_gives_it() -> None:
         assert await whoami(ctx) == ["customer-42", "whoami", "ann", "k-1", False, due]
         ctx.cancel()
         assert ctx.cancelled
+
+
+async def test_deps_are_those_of_the_test() -> None:
+    @hf.tool(read_only=True)
+    async def look(ctx: hf.Context[list[str]]) -> int:
+        return len(ctx.deps)
+
+    async with context(deps=["a", "b"]) as ctx:
+        assert await look(ctx) == 2
+    async with context() as ctx:
+        with pytest.raises(DepsMissing):
+            await look(ctx)
 
 
 async def test_steps_run_and_are_remembered_by_the_next_attempt() -> None:

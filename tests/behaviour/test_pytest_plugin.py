@@ -35,6 +35,24 @@ async def test_days_pass_and_the_next_runtime_goes_on(holdfast_runtime, holdfast
     async with holdfast_runtime(memory=True) as runtime:
         assert await runtime.sessions() == []
 """
+SYNC: Final = """
+import datetime
+import holdfast as hf
+
+@hf.process
+async def nap(ctx: hf.ProcessContext) -> str:
+    await ctx.sleep(datetime.timedelta(days=2))
+    return "rested"
+
+def test_days_pass(holdfast_runtime, holdfast_clock):
+    with holdfast_runtime.sync(processes=[nap]) as runtime:
+        process = runtime.start(nap, id="nap")
+        holdfast_clock.advance_sync(runtime, days=1)
+        assert process.status() != "completed"
+    with holdfast_runtime.sync(processes=[nap]) as runtime:
+        holdfast_clock.advance_sync(runtime, days=2)
+        assert runtime.processes.handle("nap").result(timeout=30) == "rested"
+"""
 CRASH: Final = """
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, text
@@ -90,6 +108,10 @@ def run(folder: Path, code: str, *plugins: str) -> str:
 )
 def test_runtime_and_clock_work_with_each_plugin_for_async_tests(plugin: str, mark: str, tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path, SCHEDULE.format(mark=mark), plugin)
+
+
+def test_runtime_and_clock_work_in_a_test_that_is_not_async(tmp_path: Path) -> None:
+    assert "1 passed" in run(tmp_path, SYNC)
 
 
 def test_a_scenario_is_killed_in_a_test_that_is_not_async(tmp_path: Path) -> None:

@@ -103,6 +103,23 @@ class AgentMissing(ErrorFields, UsageError):
         open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"""
 
 
+class DepsMissing(ErrorFields, UsageError):
+    """A tool, a hook or a process wants dependencies, and the runtime has none."""
+
+    who: str
+    wanted: str = "deps"
+    _message = "{who} wants {wanted} as its dependencies, and this runtime has none; give it to hf.open(deps=...)"
+
+
+class DepsMismatch(ErrorFields, UsageError):
+    """The dependencies of the runtime are of another type than a tool or a process wants."""
+
+    who: str
+    wanted: str
+    given: str
+    _message = "{who} wants {wanted} as its dependencies, and hf.open(deps=...) gave a {given}"
+
+
 class ForeignLoop(ErrorFields, UsageError):
     """A runtime was used from another event loop than the one that opened it. Nothing was begun."""
 
@@ -186,6 +203,21 @@ class RuntimeUnopened(ErrorFields, UsageError, AttributeError):
     used: str
     _message = """{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', in a notebook
         'runtime = await hf.open(...)', in code that is not async 'with hf.open_sync(...) as runtime:'"""
+
+
+class RuntimeForked(ErrorFields, UsageError):
+    """A runtime of `hf.open_sync` was used in a forked child: its thread and its store stayed in the parent."""
+
+    parent: int
+    _message = "this runtime was opened by process {parent}, before a fork; open another one in this process"
+
+
+class WaitOnLoop(ErrorFields, UsageError):
+    """A method of `hf.open_sync` was called on the event loop of that runtime, which would wait for itself."""
+
+    called: str
+    _message = """{called!r} would wait for the event loop on which it was called; make the tool or handler a plain
+        function, which runs in a thread, or use the async API there"""
 
 
 class EmptyInput(InvalidArgument):

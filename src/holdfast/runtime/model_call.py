@@ -27,7 +27,7 @@ from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import Price, context_window, reply_cost
 from holdfast.policy import limits
-from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
+from holdfast.policy.hooks import Answer, Deny, HookRequest, ModelDecision, RequestKind, TurnContext
 from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
 from holdfast.runtime import authorization, compaction, hooks
@@ -789,7 +789,8 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     """Differences to the request that is recorded under this key."""
     # Inside a tool, the hooks of the turn apply and its agent is charged.
     clean = context.store.redactor.text
-    hooked = hooks.current_hooks.get() or hooks.HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
+    outside: TurnContext[Any] = TurnContext("", "", "", given_deps=context.deps)
+    hooked = hooks.current_hooks.get() or hooks.HookRunner((), outside, guards=context.hooks, clean=clean)
     agent = hooked.turn.agent or question.model.name
     with suppress(errors.JournalMissing):
         agent = (await context.store.journal(journal)).agent or agent

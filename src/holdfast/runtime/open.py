@@ -8,8 +8,9 @@ from __future__ import annotations
 import atexit
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 
+from holdfast.deps import NO_DEPS, provide_deps
 from holdfast.errors import RuntimeUnopened
 from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOOL_MS, TICK
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from holdfast.agent import Agent
+    from holdfast.agent import Agent, OutputT
     from holdfast.clock import Clock
+    from holdfast.deps import DepsSource
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcess
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class RuntimeOpening:
@@ -125,7 +128,7 @@ def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> C
 async def open(
     path: Path | str | None,
     *,
-    agents: Sequence[Agent] = (),
+    agents: Sequence[Agent[T, Any]] = (),
     durability: Durability = "power",
     lease_ms: int = LEASE_MS,
     concurrency: int = CONCURRENCY,
@@ -140,6 +143,7 @@ async def open(
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
     processes: Sequence[AnyProcess] = (),
+    deps: DepsSource[T] = NO_DEPS,
     retention: timedelta | float | None = None,
     gate_interval: timedelta | float = TICK,
     missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
@@ -160,6 +164,10 @@ async def open(
     answer. `max_calls` bounds the tool calls that run at once in this process; with several runtimes the lowest bound
     counts.
 
+    `deps` is the value of ``ctx.deps`` in tools, hooks and processes, or an async context manager or a function that
+    gives it. It is entered before work begins and left when the runtime has closed; it is never stored. A runtime
+    that does not drive makes none.
+
     `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in all records and output; `processes` are
     the durable functions that may run. `retention` prunes older processes and trigger records while the runtime is
     open; without it all are kept. `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3,
@@ -175,6 +183,7 @@ async def open(
     with rare_collections(), watch_event_loop(), limit_calls(max_calls), count_driver(path if drive else None):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
+            provide_deps(deps if drive else NO_DEPS) as provided,
             Runtime(
                 store,
                 agents,
@@ -188,6 +197,7 @@ async def open(
                 hooks=hooks,
                 inline_budget=inline_budget,
                 processes=processes,
+                deps=provided,
                 retention=retention,
                 gate_interval=gate_interval,
                 missing_tool_deadline=missing_tool_deadline,
@@ -196,10 +206,12 @@ async def open(
             yield runtime
 
 
-async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
+async def run(
+    agent: Agent[T, OutputT], prompt: str, *, deadline: timedelta | float | None = None, deps: DepsSource[T] = NO_DEPS
+) -> TurnOutcome[OutputT]:
     """Ask an agent once, on a temporary store in memory."""
     from holdfast.runtime.runtime import openings  # a process that opens no runtime does not load it
 
     await openings.here().enter()
-    async with open(None, agents=[agent]) as runtime:
+    async with open(None, agents=[agent], deps=deps) as runtime:
         return await runtime.run(agent, prompt, deadline=deadline)

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.deps import NO_DEPS
 from holdfast.effects.performer import LeasedJournal, Performer, read_history
 from holdfast.effects.scopes import current_scope, install_task_factory
 from holdfast.errors import InvalidArgument, UsageError
@@ -143,8 +144,8 @@ class context:  # noqa: N801  used like a function
 
     Steps run and are recorded, as in a turn; ``ctx.again()`` gives the context of the next attempt, in which they
     return their results. `answers` are the answers to ``ctx.wait(name)``: a value, an error such as `hf.WaitExpired`,
-    or a function that gives the value at each wait. `secrets` are the values by name. In a test that is not async,
-    ``with context() as ctx`` gives a context for a plain function.
+    or a function that gives the value at each wait. `deps` is what `hf.open` takes; `secrets` are values. In a test
+    that is not async, ``with context() as ctx`` gives a context for a plain function.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class context:  # noqa: N801  used like a function
         tool: str = "tool",
         session: str = "session",
         metadata: Mapping[str, Any] | None = None,
+        deps: object = NO_DEPS,
         secrets: Mapping[str, str] | Secrets | None = None,
         answers: Mapping[str, object] | None = None,
         deadline: datetime | None = None,
@@ -167,13 +169,16 @@ class context:  # noqa: N801  used like a function
         self.deadline = None if deadline is None else round(deadline.timestamp() * 1000)
         self._secrets = secrets if secrets is None or isinstance(secrets, Secrets) else _secrets_of(secrets)
         self._clock = clock
+        self._deps = deps
         self._open = AsyncExitStack()
         self._runner: asyncio.Runner | None = None
 
     async def __aenter__(self) -> DirectContext:
         async with AsyncExitStack() as opened:
             install_task_factory(asyncio.get_running_loop())
-            runtime = await opened.enter_async_context(open_runtime(None, secrets=self._secrets, clock=self._clock))
+            runtime = await opened.enter_async_context(
+                open_runtime(None, deps=self._deps, secrets=self._secrets, clock=self._clock)
+            )
             await runtime.store.open_journal(self.session, "session")
             held = await opened.enter_async_context(LeaseHolder(runtime.store, self.session, LEASE_MS))
             ledger = LeasedJournal(runtime.store, held.lease)

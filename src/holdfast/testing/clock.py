@@ -7,15 +7,18 @@ import math
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
 from holdfast.clock import Instant, SystemClock
 from holdfast.errors import InvalidArgument, StoreClosed, UsageError
 from holdfast.eventloop import is_upkeep
+from holdfast.runtime.sync import call_on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from holdfast.runtime.sync import SyncRuntime
     from holdfast.store import Store
 
 
@@ -51,6 +54,16 @@ _NEAR: Final = 0.06
 """Timers that are due within this many seconds are waited for: most of them are pauses after a commit."""
 _SETTLE_TIMEOUT: Final = 10.0
 """Real seconds that `advance` waits for the work of one moment: a tool may block for ever."""
+
+
+class Span(TypedDict, total=False):
+    """How far a clock is advanced; `to` stands alone."""
+
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+    to: datetime | None
 
 
 class VirtualClock:
@@ -116,6 +129,10 @@ class VirtualClock:
         finally:
             self._advancing = False
 
+    def advance_sync(self, runtime: SyncRuntime, **time: Unpack[Span]) -> None:
+        """Let time pass for a runtime of `hf.open_sync`."""
+        call_on_loop(runtime, "advance", partial(self.advance, **time))
+
     def restore(self) -> None:
         """Give the event loop its own time back. The clock stays ahead."""
         loop, ahead = self._loop, self._loop_ahead
@@ -123,7 +140,7 @@ class VirtualClock:
         if loop is None:
             return
         for name in ("time", "run_in_executor"):
-            vars(loop).pop(name, None)
+            del vars(loop)[name]
         for timer in loop._scheduled:  # all move alike: their order stays
             timer._when -= ahead
 

@@ -21,6 +21,7 @@ from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument
 from holdfast.names import check_int, is_task_id
 from holdfast.runtime.open import open as open_runtime
+from holdfast.runtime.sync import open_sync
 from holdfast.store import open_store
 from holdfast.testing.crashes import CrashTrigger
 from holdfast.testing.world import World, check
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.clock import Clock
     from holdfast.runtime.open import RuntimeOpening
+    from holdfast.runtime.sync import SyncRuntime
     from holdfast.tools.context import Context
 
 
@@ -57,6 +59,17 @@ class RuntimeFactory:
         """The result of `hf.open`, with the clock of the test; with `memory`, on a new store in memory."""
         given: dict[str, Any] = {"clock": self.clock, "durability": "process", **options}
         return open_runtime(None if memory else self.path, agents=agents, **given)
+
+    def sync(
+        self,
+        *,
+        agents: Sequence[Agent] = (),
+        memory: bool = False,
+        **options: Any,  # those of `hf.open_sync`
+    ) -> SyncRuntime:
+        """The same for a test that is not async; ``clock.advance_sync(runtime, days=2)`` advances its clock."""
+        given: dict[str, Any] = {"clock": self.clock, "durability": "process", **options}
+        return open_sync(None if memory else self.path, agents=agents, **given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Holdfast: a runtime for agents that can't lose their place.
 
 Importing this module is cheap: it loads each name when that is first used. `hf.events` has all events, `hf.errors` all
-errors, `hf.messages` all parts of a conversation, `hf.tools` the toolkits.
+errors, `hf.messages` all parts of a conversation, `hf.telemetry` tracing, `hf.tools` the toolkits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast import errors as errors
     from holdfast import events as events
     from holdfast import messages as messages
+    from holdfast import telemetry as telemetry
     from holdfast import tools as tools
     from holdfast.agent import Agent as Agent
     from holdfast.effects.replay import Repeat as Repeat
@@ -127,7 +128,7 @@ if TYPE_CHECKING:
 
 
 __version__ = "0.1.0"
-_MODULES = frozenset(("errors", "events", "messages", "tools"))
+_MODULES = frozenset(("errors", "events", "messages", "telemetry", "tools"))
 _NAMES = {
     "holdfast.agent": "Agent",
     "holdfast.effects.replay": "Repeat",

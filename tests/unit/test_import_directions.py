@@ -34,6 +34,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("store", "models", "tools", "effects.performer", "effects.drive"),
     ("profiles", "toolkits", "memory", "sandbox"),
     ("agent",),
+    ("telemetry",),
     ("engine",),
     ("runtime", "processes.*", "triggers.*"),
     ("testing", "pytest_plugin"),

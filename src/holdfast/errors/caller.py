@@ -127,6 +127,20 @@ class ForeignLoop(ErrorFields, UsageError):
         asyncio.run_coroutine_threadsafe(..., loop), or open the store again in this loop"""
 
 
+class TelemetryMissing(ErrorFields, UsageError):
+    """Tracing was asked for, and OpenTelemetry is not installed. Nothing was opened."""
+
+    _message = "tracing needs OpenTelemetry; install it with: pip install 'holdfast[otel]'"
+
+
+class TelemetryUnconfigured(ErrorFields, UsageError):
+    """Tracing was asked for, and there is no place to which spans could go. Nothing was opened."""
+
+    reason: str
+    _message = """{reason}; give Telemetry(endpoint="http://127.0.0.1:4318"), set OTEL_EXPORTER_OTLP_ENDPOINT, or call
+        opentelemetry.trace.set_tracer_provider before hf.open"""
+
+
 class StoreInWorkspace(ErrorFields, UsageError):
     """The workspace of a tool contains a file of the store, so its calls could approve themselves."""
 

@@ -212,7 +212,7 @@ WaitSource: TypeAlias = StoreWait | ChildWait | TurnWait
 async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
     """The end of a process as plain JSON."""
     if state.status == "completed":
-        return {"status": "completed", "name": state.name, "value": await process_value(store, state)}
+        return {"status": "completed", "value": await process_value(store, state)}
     error = state.error or ErrorInfo("", "")
     return {"status": state.status, "kind": error.kind, "message": error.message}
 
@@ -411,10 +411,11 @@ class ProcessWaits:
 class Child(Generic[OutputT_co]):
     """A child process, for the function that started it."""
 
-    __slots__ = ("_context", "id")
+    __slots__ = ("_context", "_name", "id")
 
-    def __init__(self, context: ProcessContext, id: str) -> None:
+    def __init__(self, context: ProcessContext, id: str, name: str) -> None:
         self._context = context
+        self._name = name
         self.id = id
 
     def __repr__(self) -> str:
@@ -422,7 +423,7 @@ class Child(Generic[OutputT_co]):
 
     async def result(self) -> OutputT_co:
         """Wait for the end, and return the result as the type that the function declares. The wait holds no memory."""
-        return await self._context._child_result(self.id)  # noqa: SLF001
+        return await self._context._child_result(self.id, self._name)  # noqa: SLF001
 
     async def status(self) -> ProcessLine:
         """Its line in lists. A replay answers what the first call answered."""
@@ -821,7 +822,7 @@ class ProcessContext(Generic[DepsT]):
 
         body = {"id": child, "name": made.name, "arguments": arguments}
         told = await self._effect("process", made.name, "start", body, call, at=(place, key))
-        return Child(self, told["id"])
+        return Child(self, told["id"], made.name)
 
     async def _begin_elsewhere(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
         """Begin a child or a turn. If this process is cancelled meanwhile, that is stopped too."""
@@ -841,7 +842,7 @@ class ProcessContext(Generic[DepsT]):
             spawn(stop_if_cancelled())
             raise
 
-    async def _child_result(self, id: str) -> Any:  # what the child gave
+    async def _child_result(self, id: str, name: str) -> Any:
         place, key = self._next_key("result")
         ask = self._performer.request(key, "process", "await", {"id": id})
         source = ChildWait(self._store, keys.process_journal(id), self._processes)
@@ -850,7 +851,7 @@ class ProcessContext(Generic[DepsT]):
             raise errors.ProcessUnknown(id)
         told = await wait_value(self._performer, outcome)
         raise_unless_completed(id, told)
-        return self._processes.as_declared(told.get("name"), told["value"])
+        return self._processes.as_declared(name, told["value"])
 
     async def _cancel_child(self, id: str, reason: str) -> None:
         async def call(_: str) -> None:

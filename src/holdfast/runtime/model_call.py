@@ -299,10 +299,11 @@ class ModelCaller:
         crash_point("model.before_call")
         try:
             partial = PartialReply(key, ask, request.ledger, len(self._earlier) - len(self._unpaid))
-            if self._model_hooks.is_idle(key):
-                answer = self._with_cost(await self._stream(partial, request))
-            else:
-                answer = await self._call_with_hooks(partial, request)
+            with self._performer.spanning(key):
+                if self._model_hooks.is_idle(key):
+                    answer = self._with_cost(await self._stream(partial, request))
+                else:
+                    answer = await self._call_with_hooks(partial, request)
             if self._earlier:
                 answer = msgspec.structs.replace(answer, attempts=(*self._earlier, *answer.attempts))
                 if (wasted := results.paid_tries(self._unpaid)) is not None:
@@ -701,7 +702,8 @@ class DirectCaller:
             asked = HookRequest(model_hooks.hook_runner.turn, request, "direct")
             reply = await model_hooks.before(key, asked, ask.content)
             if reply is None:
-                reply = self._paid = self._with_cost(await respond(model, request))
+                with performer.spanning(key):
+                    reply = self._paid = self._with_cost(await respond(model, request))
             reply = await model_hooks.after(asked, reply)
             body = performer.redactor.bytes(messages.encode(reply), numbers=False)
         except errors.ModelError as error:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store.contract import Durability, StoreLimits
+    from holdfast.telemetry import Telemetry
 
 
 P = ParamSpec("P")
@@ -147,6 +148,7 @@ async def open(
     retention: timedelta | float | None = None,
     gate_interval: timedelta | float = TICK,
     missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
+    telemetry: Telemetry | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
@@ -171,7 +173,8 @@ async def open(
     `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in all records and output; `processes` are
     the durable functions that may run. `retention` prunes older processes and trigger records while the runtime is
     open; without it all are kept. `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3,
-    output=15)}``, in dollars per million tokens.
+    output=15)}``, in dollars per million tokens. `telemetry` (`hf.telemetry.Telemetry`) exports spans of all turns,
+    model calls, tool calls and processes that this runtime drives.
     """
     from holdfast.eventloop import rare_collections  # a process that opens no runtime loads none of these
     from holdfast.runtime.runtime import Runtime, check_workspaces, count_driver
@@ -201,6 +204,7 @@ async def open(
                 retention=retention,
                 gate_interval=gate_interval,
                 missing_tool_deadline=missing_tool_deadline,
+                telemetry=telemetry,
             ) as runtime,
         ):
             yield runtime

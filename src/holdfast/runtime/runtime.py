@@ -34,6 +34,7 @@ from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import Session, Sessions
+from holdfast.runtime.side_channel import open_side_channel
 from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
+    from holdfast.telemetry import Telemetry
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
@@ -172,6 +174,7 @@ class Runtime:
         retention: timedelta | float | None = None,
         gate_interval: timedelta | float = limits.TICK,
         missing_tool_deadline: timedelta | float = limits.MISSING_TOOL_MS / 1000,
+        telemetry: Telemetry | None = None,
         deps: object = NO_DEPS,
     ) -> None:
         self.store = store
@@ -228,6 +231,10 @@ class Runtime:
         self._subscriptions: set[Subscription] = set()
         self._loading_prices: asyncio.Task[bool] | None = None
         self._close_rest: Callable[[], Awaitable[object]] | None = None
+        if telemetry is not None:
+            from holdfast.telemetry import make_tracer  # OpenTelemetry only where it is wanted
+
+            self._context.changes.tracer = make_tracer(store, telemetry)
 
     async def __aenter__(self) -> Self:
         if self._close_rest is not None:
@@ -238,6 +245,9 @@ class Runtime:
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
+        open_side_channel(self._context.changes, drives=self._engine is not None)
+        if (tracer := self._context.changes.tracer) is not None:
+            tracer.start()
         await self._context.memories.begin()
         await self._sessions.open()
         if self._engine is not None:
@@ -281,6 +291,8 @@ class Runtime:
         await self.processes.close()
         for subscription in list(self._subscriptions):
             await subscription.stop()
+        if (tracer := self._context.changes.tracer) is not None:
+            await tracer.close(max(until - asyncio.get_running_loop().time(), 0.5) / 2)
         await self._context.memories.stop()
         await self._context.changes.close()
         if self._loading_prices is not None:

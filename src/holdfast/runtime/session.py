@@ -118,6 +118,7 @@ class Session(Generic[OutputT_co]):
             deadline_ms=None if deadline is None else milliseconds(deadline),
             deadline_from_start=self._from_start and deadline is not None,
             metadata=metadata,
+            caller="" if (tracer := self._context.changes.tracer) is None else tracer.export.caller(),
             taint=InputTaint(f"{f'the input {key!r}' if key else 'an input'} of {self.id}") if untrusted else None,
         )
         accept = self._context.sessions.accept

@@ -62,6 +62,7 @@ from holdfast.store.contract import Journal as Journal
 from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
+from holdfast.telemetry import Telemetry as Telemetry
 from holdfast.triggers.definition import Source as Source
 from holdfast.triggers.definition import TriggerOptions as TriggerOptions
 from holdfast.triggers.driver import PrunedTrigger as PrunedTrigger
@@ -471,6 +472,7 @@ def open_sync(
     retention: timedelta | float | None = None,
     gate_interval: timedelta | float = ...,
     missing_tool_deadline: timedelta | float = ...,
+    telemetry: Telemetry | None = None,
 ) -> SyncRuntime:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager."""
 

@@ -104,7 +104,7 @@ class EmbeddedEngine:
     def start(self) -> None:
         """Begin to poll; the first poll finds interrupted work."""
         self._wake.set()
-        self._tasks = [eventloop.spawn(self._listen()), eventloop.spawn(self._serve())]
+        self._tasks = [eventloop.spawn(each, upkeep=True) for each in (self._listen(), self._serve())]
 
     def poke(self, session: str, *, again: bool = False) -> None:
         """Drive `session`, or notify its drive, after a change in this process.

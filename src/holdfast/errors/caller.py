@@ -212,10 +212,26 @@ class RuntimeStopped(ErrorFields, UsageError):
 
 
 class RuntimeUnopened(ErrorFields, UsageError, AttributeError):
-    """The result of `hf.open` was used without `async with`."""
+    """The result of `hf.open` was used without `async with` or `await`."""
 
     used: str
-    _message = "{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', and use that"
+    _message = """{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', in a notebook
+        'runtime = await hf.open(...)', in code that is not async 'with hf.open_sync(...) as runtime:'"""
+
+
+class RuntimeForked(ErrorFields, UsageError):
+    """A runtime of `hf.open_sync` was used in a forked child: its thread and its store stayed in the parent."""
+
+    parent: int
+    _message = "this runtime was opened by process {parent}, before a fork; open another one in this process"
+
+
+class WaitOnLoop(ErrorFields, UsageError):
+    """A method of `hf.open_sync` was called on the event loop of that runtime, which would wait for itself."""
+
+    called: str
+    _message = """{called!r} would wait for the event loop on which it was called; make the tool or handler a plain
+        function, which runs in a thread, or use the async API there"""
 
 
 class EmptyInput(InvalidArgument):

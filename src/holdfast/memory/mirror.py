@@ -456,7 +456,7 @@ class Mirror:
             return
         self._watch = FolderWatch(self.folder, self.changed)
         self._due.set()
-        self._tasks = [spawn(self._follow_store()), spawn(self._run())]
+        self._tasks = [spawn(each, upkeep=True) for each in (self._follow_store(), self._run())]
 
     async def stop(self) -> None:
         """Compare once more, then stop following. Does not raise: `problem` has the error."""

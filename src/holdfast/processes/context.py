@@ -29,7 +29,7 @@ from holdfast.effects.keys import segment
 from holdfast.effects.performer import call_function
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
-from holdfast.eventloop import cancel_all, spawn
+from holdfast.eventloop import cancel_all, spawn, upkeep_context
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import TurnContext
 from holdfast.policy.rules import milliseconds
@@ -393,7 +393,7 @@ class ProcessWaits:
         pending = self.pending[key] = _PendingWait(source, self._loop.create_future())
         if source.due is not None:
             delay = max(0.0, (source.due - self._performer.now()) / 1000)
-            pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
+            pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=upkeep_context())
         self.busy -= 1
         self.moved.set()
         try:

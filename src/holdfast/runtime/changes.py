@@ -326,7 +326,7 @@ class ChangeFeed:
         self._waiting.setdefault(what, []).append(found)
         self.readers += not ends
         if journal not in self.local and (self._looking is None or self._looking.done()):
-            self._looking = spawn(self._look())
+            self._looking = spawn(self._look(), upkeep=True)
         try:
             yield found
         finally:

@@ -151,7 +151,8 @@ class Runtime:
     """One open store with the agents that may run on it; a context manager.
 
     Opening resumes interrupted work. Closing lets short work finish, leaves the rest for the next runtime, and takes
-    less than five seconds; it does not close the store. `only` names the one session to drive.
+    less than five seconds; it closes the store only if ``await hf.open(...)`` opened both. `only` names the one session
+    to drive.
     """
 
     def __init__(
@@ -229,13 +230,18 @@ class Runtime:
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._loading_prices: asyncio.Task[bool] | None = None
+        self._close_rest: Callable[[], Awaitable[object]] | None = None
         if telemetry is not None:
             from holdfast.telemetry import make_tracer  # OpenTelemetry only where it is wanted
 
             self._context.changes.tracer = make_tracer(store, telemetry)
 
     async def __aenter__(self) -> Self:
+        if self._close_rest is not None:
+            return self  # ``async with await hf.open(...)``: it is open
         self._sessions.loop = asyncio.get_running_loop()
+        if (watch := getattr(self.store.clock, "watch", None)) is not None:
+            watch(self.store)  # a clock that tests advance
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
@@ -249,7 +255,9 @@ class Runtime:
             self._engine.start()
         await self.processes.begin()
         if self._retention is not None and self._engine is not None:
-            self._pruning = eventloop.spawn(_prune_regularly(self.processes, self.triggers, self._retention))
+            self._pruning = eventloop.spawn(
+                _prune_regularly(self.processes, self.triggers, self._retention), upkeep=True
+            )
         return self
 
     async def __aexit__(
@@ -263,6 +271,14 @@ class Runtime:
             return
         self._sessions.check_loop()
         self._sessions.closed = True
+        try:
+            await self._stop(grace)
+        finally:
+            rest, self._close_rest = self._close_rest, None
+            if rest is not None:
+                await rest()
+
+    async def _stop(self, grace: float) -> None:
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
         if self._pruning is not None:
@@ -647,6 +663,11 @@ class Runtime:
     def active(self) -> int:
         """Number of sessions that are being driven."""
         return 0 if self._engine is None else self._engine.active
+
+
+def close_after(runtime: Runtime, rest: Callable[[], Awaitable[object]]) -> None:
+    """Let `runtime.close` call `rest` at its end, which closes what was opened for it."""
+    runtime._close_rest = rest  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def context_of(runtime: Runtime) -> context.RuntimeContext:

@@ -28,7 +28,7 @@ from holdfast.effects.performer import call_function
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.eventloop import cancel_all, spawn
-from holdfast.names import check_id, check_string
+from holdfast.names import agent_session, check_id, check_string
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
@@ -844,7 +844,7 @@ class ProcessContext:
         check_string("prompt", prompt)
         place, key = self._next_key(f"agent {name}"[:200])
         known = self._performer.idempotency_key(key)
-        asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
+        asked = agent_session(self.id, known) if session is None else check_id("session", session)
         made = self._state.registration
         untrusted = made is not None and made.taint is not None
 

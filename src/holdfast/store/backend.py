@@ -121,6 +121,11 @@ class Backend:
         raise NotImplementedError
 
     @property
+    def wiped(self) -> bool:
+        """False while bytes of forgotten sessions may still be in a log of this store."""
+        return True
+
+    @property
     def version(self) -> int:
         """A number that grows with every commit seen by this process, its own and others."""
         return self._versions.current

@@ -163,6 +163,10 @@ class SqliteBackend(_FileBackend):
                 self._stop()
                 raise
 
+    @property
+    def wiped(self) -> bool:
+        return not self._writer.wipes
+
     def _stop(self) -> None:
         self._close_readers()
         self._writer.stop()  # last: only a connection that can write cleans up the log

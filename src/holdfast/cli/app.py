@@ -24,6 +24,8 @@ COMMANDS: Final = {
     "cancel": ("sessions", "Cancel the turn of a session that is under way."),
     "resolve": ("approvals", "Answer a deferred call or the wait of a session."),
     "fork": ("sessions", "Start a new session from a record of another one."),
+    "rm": ("retention", "Forget a session and everything that belongs to it."),
+    "prune": ("retention", "Forget the sessions that ended long ago."),
     "compact": ("sessions", "Summarise the older part of a conversation."),
     "replay": ("sessions", "Check the code of an agent against a recorded session."),
     "inbox": ("approvals", "List what waits for a person."),

@@ -752,7 +752,7 @@ class SessionForked(ForgetRefused):
     def __init__(self, session: str, forks: tuple[str, ...]) -> None:
         shown, more = ", ".join(map(repr, forks[:5])), len(forks) - 5
         named = f"{shown} and {more:,} more" if more > 0 else shown
-        super().__init__(session, f"{named} go on from it; forget them first, or with it: forks=True (rm --forks)")
+        super().__init__(session, f"{named} go on from it; forget them first, or with it (forks=True)")
         self.forks = forks
 
 

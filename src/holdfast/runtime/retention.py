@@ -80,7 +80,7 @@ async def forget_session(
     async with AsyncExitStack() as files:
         scopes = [id for id in found.journals if is_session_id(id)] if memory is None else memory
         if store.path is not None and scopes:
-            await _erase_files(files, context, store.path, scopes)
+            await _erase_files(files, context, store.path, scopes, stored=found.memories > 0)
         forgotten = await store.forget_session(
             *(session, spend_of_record), forks=forks, memory=memory, keep_hash=keep_hash, idle_since=idle_since
         )
@@ -93,10 +93,13 @@ async def forget_session(
     return forgotten
 
 
-async def _erase_files(files: AsyncExitStack, context: RuntimeContext, store: Path, scopes: Sequence[str]) -> None:
+async def _erase_files(
+    files: AsyncExitStack, context: RuntimeContext, store: Path, scopes: Sequence[str], *, stored: bool
+) -> None:
     """Remove the mirrored files of these scopes. No mirror writes them again before `files` is closed."""
     folder = memory_folder(store)
-    if not await asyncio.to_thread(folder.exists):
+    # The mirror of this runtime may be about to make the folder.
+    if not (stored and context.memories.mirrored) and not await asyncio.to_thread(folder.exists):
         return
     from holdfast.memory.mirror import without_scopes  # most stores have no memory
 

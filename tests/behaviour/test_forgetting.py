@@ -255,8 +255,8 @@ async def test_a_session_that_is_being_driven_is_stopped_and_forgotten(tmp_path:
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         session = runtime.session("s", agent=agent)
         turn = await session.send("hello")
-        ending = asyncio.create_task(turn.outcome())
-        seen = asyncio.create_task(_all_events(session))
+        ending: asyncio.Task[Any] = asyncio.create_task(turn.outcome())
+        seen: asyncio.Task[Any] = asyncio.create_task(_all_events(session))
         await asyncio.wait_for(held.begun.wait(), SOON)
         await runtime.forget("s")
         assert held.cancelled
@@ -401,12 +401,12 @@ async def test_what_is_not_there_or_no_session_is_refused() -> None:
 
 
 async def test_bytes_that_a_foreign_reader_keeps_in_the_log_go_when_it_is_done(
-    tmp_path: Path, programs_reader: Callable[[Path], Any]
+    tmp_path: Path, begin_reading: Callable[[Path], Any]
 ) -> None:
     agent = clerk(*[text("seen")] * 3)
     async with hf.open(tmp_path / "store.db", agents=[agent], limits=hf.StoreLimits(busy_ms=100)) as runtime:
         await (await runtime.session("s", agent=agent).send("wombat")).outcome()
-        reader = programs_reader(tmp_path / "store.db")
+        reader = begin_reading(tmp_path / "store.db")
         assert not (await runtime.forget("s")).wiped
         reader.execute("ROLLBACK")
         reader.close()
@@ -415,12 +415,12 @@ async def test_bytes_that_a_foreign_reader_keeps_in_the_log_go_when_it_is_done(
 
 
 @pytest.fixture
-def programs_reader() -> Callable[[Path], Any]:
+def begin_reading() -> Callable[[Path], Any]:
     """Opens a read transaction of another program."""
     import apsw
 
     def begin(path: Path) -> Any:
-        reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        reader: Any = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         reader.execute("BEGIN; SELECT count(*) FROM journals")
         return reader
 

@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "fork": ("sessions", "Start a new session from a record of another one."),
     "rm": ("retention", "Forget a session and everything that belongs to it."),
     "prune": ("retention", "Forget the sessions that ended long ago."),
+    "backup": ("retention", "Copy the store into a file while it is in use."),
     "compact": ("sessions", "Summarise the older part of a conversation."),
     "replay": ("sessions", "Check the code of an agent against a recorded session."),
     "inbox": ("approvals", "List what waits for a person."),

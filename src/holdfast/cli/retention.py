@@ -1,13 +1,14 @@
-"""`holdfast rm` and `prune`: forget one session, or all that ended long ago."""
+"""`holdfast rm`, `prune` and `backup`: forget one session, or all that ended long ago; copy the store."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli import options
 from holdfast.cli.options import Shell, flag, option
 from holdfast.cli.output import one_line, printable
-from holdfast.cli.sessions import edit_runtime, find_session
+from holdfast.cli.sessions import edit_runtime, find_session, view_runtime
 
 if TYPE_CHECKING:
     from holdfast.store.retention import Forgotten
@@ -67,3 +68,24 @@ async def prune(shell: Shell, *, older_than: options.OlderThan, dry_run: options
     lines += [f"  {id}" for id in report.sessions if dry_run]
     lines += [f"  kept {kept.id}: {one_line(kept.reason, 200)}" for kept in report.reasons]
     shell.print(report, lambda _: map(printable, lines))
+
+
+async def backup(
+    shell: Shell,
+    file: Annotated[Path, options.argument("FILE", "The new file.")],
+    *,
+    without_key: Annotated[bool, flag("Leave out FILE.key, the key of the store.", "--without-key")] = False,
+) -> int:
+    """Copy one state of the store into a new file, while it is in use, and examine the copy.
+
+    The exit code is 1 if the examination finds problems, which the store has as well; the copy is kept. Restore it by
+    putting both files in the place of the store when nothing has it open.
+    """
+    async with view_runtime(shell.store) as runtime:
+        made = await runtime.backup(file, with_key=not without_key)
+    verdict = "healthy" if made.healthy else f"{len(made.problems):,} problem(s), as the store has"
+    key = "" if made.key is None else f", key in {made.key}"
+    lines = [f"{made.path}: {made.journals:,} journals, {made.records:,} records, {verdict}{key}"]
+    lines += [f"  problem {one_line(problem, 200)}" for problem in made.problems]
+    shell.print(made, lambda _: map(printable, lines))
+    return 0 if made.healthy else options.FAILED

@@ -756,6 +756,14 @@ class SessionForked(ForgetRefused):
         self.forks = forks
 
 
+class BackupRefused(ErrorFields, UsageError):
+    """The backup was not made, and no file was left."""
+
+    path: Path | str
+    reason: str
+    _message = "{path} was not written: {reason}"
+
+
 class JournalInUse(ErrorFields, UsageError):
     """The journal cannot be pruned: it has not ended, or another one needs it."""
 

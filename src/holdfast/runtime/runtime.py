@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
     from holdfast.store.retention import Forgotten
+    from holdfast.store.sqlite.backup import BackupReport
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
@@ -335,6 +336,16 @@ class Runtime:
         """
         self._sessions.check_loop()
         return await retention.prune_sessions(self._context, older_than, dry_run=dry_run, limit=limit)
+
+    async def backup(self, path: Path | str, *, with_key: bool = True) -> BackupReport:
+        """Copy one state of the store into the new file `path`, and examine the copy; nobody waits for it.
+
+        `BackupRefused` if the file exists. The key file of the store goes along as ``PATH.key`` unless `with_key` is
+        False: without it the copy is opened only with that key. A restored copy takes the place of the store: two that
+        go on from one state would both do what is left to do.
+        """
+        self._sessions.check_loop()
+        return await self.store.backup(path, budgets.spend_of_record, with_key=with_key)
 
     async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 import msgspec
@@ -30,7 +31,6 @@ from holdfast.store.spending import DailySpend, Spend, SpendOf
 from holdfast.store.waits import AddRule, StoredRule
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from holdfast.clock import Clock
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.store.backend import Backend
     from holdfast.store.inbox import AdmissionWindow, RefusedInput
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
+    from holdfast.store.sqlite.backup import BackupReport
     from holdfast.store.transaction import Transaction
 
 
@@ -1260,6 +1261,16 @@ class Store:
             collected += await self._call(collect)
             last = digests[-1]
         return collected
+
+    async def backup(self, path: Path | str, spend_of: SpendOf | None = None, *, with_key: bool = True) -> BackupReport:
+        """Copy one state of this store into a new file, while it is in use, and examine the copy.
+
+        `BackupRefused` if the file exists or can't be written, or the store is in memory. The key file goes along as
+        ``PATH.key`` unless `with_key` is False.
+        """
+        if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise errors.InvalidArgument("path", path, "a path that a file can have")
+        return await self._backend.backup(Path(path), spend_of, with_key=bool(with_key))
 
     # ---- changes ----
 

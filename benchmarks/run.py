@@ -26,7 +26,7 @@ from ground import appends, imports, long_journal, many_sessions, resume
 from harness import harness
 from models import over_http
 from processes import processes
-from turns import crowds, dialogue, long_session, loop_alone, parked, redrive, runs
+from turns import crowds, dialogue, long_session, loop_alone, parked, redrive, runs, tracing
 
 from programs import programs
 
@@ -75,6 +75,7 @@ PARTS: dict[str, Part] = {
     "imports": Part(lambda _: imports(), 60),
     "crowds": Part(crowds, 240),
     "loop_alone": Part(loop_alone, 120),
+    "tracing": Part(tracing, 180),
     "redrive": Part(redrive, 180),
     "long_session": Part(long_session, 240),
     "runs": Part(runs, 120),

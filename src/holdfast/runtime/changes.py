@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import LeasedJournal
     from holdfast.store import Store
+    from holdfast.telemetry.tracer import Tracer
     from holdfast.turns.keys import EffectKey
     from holdfast.turns.machine import Ending
 
@@ -250,6 +251,8 @@ class ChangeFeed:
         self._followers: dict[str, list[_LivePosition | _LivePositions]] = {}
         self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self.tracer: Tracer | None = None
+        """Exports the spans of the journals that this process drives; None without telemetry."""
         self._closed = False
 
     @contextmanager
@@ -266,6 +269,8 @@ class ChangeFeed:
 
     def touch(self, journal: str) -> None:
         """Wake the readers of `journal`, which has changed in this process: at once, or soon if it has live events."""
+        if self.tracer is not None:
+            self.tracer.touch(journal)
         if self.readers:
             buffer = self.buffers.get(journal)
             if buffer is None:

@@ -24,6 +24,7 @@ from bars import Bar, report
 from context import long_turn
 from ground import appends, imports, long_journal, many_sessions, resume
 from harness import harness
+from live import live
 from models import over_http
 from processes import processes
 from turns import crowds, dialogue, long_session, loop_alone, parked, redrive, runs, tracing
@@ -85,6 +86,7 @@ PARTS: dict[str, Part] = {
     "harness": Part(harness, 300),
     "long_turn": Part(long_turn, 300),
     "processes": Part(processes, 300),
+    "live": Part(live, 240),
     "programs": Part(lambda _: programs(), 180),
 }
 

@@ -96,6 +96,7 @@ class LeasedJournal:
         self.redactor = store.redactor
         self.put_blob, self.queue_blob, self.blob = store.put_blob, store.queue_blob, store.blob
         self._store = store
+        self.epoch = lease.epoch
         self._lease = lease
         self._on_durable = on_durable
         self.now = wall_clock(store.clock)

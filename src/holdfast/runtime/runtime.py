@@ -33,6 +33,7 @@ from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import Session, Sessions
+from holdfast.runtime.side_channel import open_side_channel
 from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
@@ -221,6 +222,7 @@ class Runtime:
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
+        open_side_channel(self._context.changes, drives=self._engine is not None)
         if (tracer := self._context.changes.tracer) is not None:
             tracer.start()
         await self._context.memories.begin()

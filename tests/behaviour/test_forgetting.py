@@ -59,6 +59,7 @@ async def test_nothing_of_a_forgotten_session_is_left_in_the_file_or_its_log(tmp
         await runtime.memory("secret-one").put("note", "an axolotl")
         await runtime.notify("secret-one", "dugong", "axolotl", expires=None, key="secret-one")
         assert [word for word in words if word not in bytes_in(tmp_path)] == []
+    async with hf.open(tmp_path / "store.db", agents=[agent], mirror=False) as runtime:
         forgotten = await runtime.forget("secret-one")
         assert forgotten.wiped
         assert [word for word in words if word in bytes_in(tmp_path)] == []

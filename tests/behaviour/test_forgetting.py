@@ -16,7 +16,7 @@ from holdfast.policy.limits import ROLE
 from holdfast.runtime import retention
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.audit import audit
-from holdfast.testing import ManualClock, ScriptedModel, call, check, text
+from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -319,6 +319,41 @@ async def test_a_background_call_that_is_under_way_goes_with_its_session() -> No
         await until(lambda: held.cancelled)
         assert await runtime.store.journals() == []
         assert await runtime.store.notifications() == []
+
+
+async def test_a_process_that_waits_for_a_turn_learns_that_its_session_was_forgotten() -> None:
+    held = Held()
+    agent = clerk(call("hold"), text("done"), tools=[held.tool()], policy=[hf.allow("*")])
+
+    @hf.process
+    async def waits(ctx: hf.ProcessContext) -> str:
+        try:
+            await ctx.run_agent(agent, "Hold on.", session="s")
+        except hf.errors.AgentTurnFailed as error:
+            return str(error)
+        return "answered"
+
+    async with hf.open(None, agents=[agent], processes=[waits]) as runtime:
+        process = await runtime.start(waits, id="p")
+        await asyncio.wait_for(held.begun.wait(), SOON)
+        await until(lambda: _waits(process))
+        await runtime.forget("s")
+        assert "forgotten" in await process.result(timeout=SOON)
+
+
+async def _waits(process: Any) -> bool:
+    return await process.status() == "waiting"
+
+
+async def test_a_new_session_with_a_forgotten_id_has_no_usage_of_the_old_one() -> None:
+    used = iter([hf.Usage(input=500, output=700), hf.Usage(input=5, output=7)])
+    agent = hf.Agent("clerk", model=ScriptedModel(lambda _: reply(text("hello"), usage=next(used))))
+    async with hf.open(None, agents=[agent]) as runtime:
+        await (await runtime.session("s", agent=agent).send("hello")).outcome()
+        assert (await runtime.children.whole(await runtime.store.journal("s"))).total.usage.total == 1_200
+        await runtime.forget("s")
+        await (await runtime.session("s", agent=agent).send("hello")).outcome()
+        assert (await runtime.children.whole(await runtime.store.journal("s"))).total.usage.total == 12
 
 
 # ---- what stays ------------------------------------------------------------------------------------------------------

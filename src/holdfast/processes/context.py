@@ -46,7 +46,7 @@ from holdfast.runtime.turn import TurnReader
 from holdfast.runtime.waits import JournalWaits, failure_reason, wait_name
 from holdfast.store.inbox import STOP_KEY
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, Deferred
-from holdfast.turns.keys import DEFERRAL, input_number
+from holdfast.turns.keys import DEFERRAL, input_number, turn_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
@@ -186,7 +186,11 @@ class TurnWait:
 
     async def look(self) -> WaitAnswer | None:
         reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=True)
-        ending = await reader.read()
+        try:
+            ending = await reader.read()
+        except errors.JournalMissing:
+            gone = {"turn": turn_id(self._turn.input), "status": "failed", "text": "", "value": None, "typed": False}
+            return WaitAnswer(encode_value(gone | {"message": "its session was forgotten"}))
         if ending is None:
             return None
         outcome = reader.outcome(ending, None)

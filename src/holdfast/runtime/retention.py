@@ -88,6 +88,7 @@ async def forget_session(
         gone = errors.JournalMissing(journal)
         if context.engine is not None:
             await context.engine.drop(journal, gone)
+        context.children.drop(journal)
         context.changes.ended(journal)
     _log.info("a session was forgotten: %d journals, %d records", len(forgotten.journals), forgotten.records)
     return forgotten

@@ -377,6 +377,7 @@ def set_back(path: Path) -> None:
     tamper(path, "ALTER TABLE waits DROP COLUMN mac")
     tamper(path, "ALTER TABLE rules DROP COLUMN mac")
     tamper(path, "DELETE FROM meta WHERE key = 'key_check'")
+    tamper(path, "DROP TABLE forgotten_spending; DROP TABLE forgotten_ids; DROP INDEX tombstones_by_session")
     tamper(path, "PRAGMA user_version = 5")
 
 

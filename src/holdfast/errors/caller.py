@@ -775,6 +775,42 @@ class JournalPruned(JournalMissing):
         """Whether it was begun with the very input that was offered now."""
 
 
+class JournalForgotten(JournalMissing):
+    """The session with this id was forgotten, and its id is refused from now on."""
+
+    at: int
+    """When it was forgotten, in wall milliseconds."""
+    _message = "{journal!r} was forgotten, and its id is not used again; choose another id"
+
+
+class ForgetRefused(ErrorFields, UsageError):
+    """The session was not forgotten, and nothing was removed."""
+
+    session: str
+    reason: str
+    _message = "{session!r} was not forgotten: {reason}"
+
+
+class SessionForked(ForgetRefused):
+    """Forks go on from this session and read from it."""
+
+    forks: tuple[str, ...]
+
+    def __init__(self, session: str, forks: tuple[str, ...]) -> None:
+        shown, more = ", ".join(map(repr, forks[:5])), len(forks) - 5
+        named = f"{shown} and {more:,} more" if more > 0 else shown
+        super().__init__(session, f"{named} go on from it; forget them first, or with it (forks=True)")
+        self.forks = forks
+
+
+class BackupRefused(ErrorFields, UsageError):
+    """The backup was not made, and no file was left."""
+
+    path: Path | str
+    reason: str
+    _message = "{path} was not written: {reason}"
+
+
 class JournalInUse(ErrorFields, UsageError):
     """The journal cannot be pruned: it has not ended, or another one needs it."""
 

@@ -11,7 +11,7 @@ import ctypes
 import logging
 import os
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ from holdfast.store.memories import TAINTED_FILES
 from holdfast.toolkits.files.workspace import FileMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
     from holdfast.store import MemoryEntry, Store
@@ -325,6 +325,17 @@ class MirrorSync:
         if self._noted != self._bases:
             self._folder.note(self._store.id, self._bases)
             self._noted = dict(self._bases)
+
+
+@asynccontextmanager
+async def without_scopes(store: Store, folder: Path, scopes: Sequence[str]) -> AsyncGenerator[None]:
+    """Remove the files of these scopes, and keep all mirrors of the folder out of it inside the block."""
+    opened = await run_to_end(MirrorFolder, folder, store.limits.memory_bytes, {})
+    try:
+        await run_to_end(opened.remove_scopes, store.id, frozenset(scopes))
+        yield
+    finally:
+        await run_to_end(opened.close)
 
 
 # ---- following changes ----

@@ -146,6 +146,7 @@ async def open(
     processes: Sequence[AnyProcess] = (),
     deps: DepsSource[T] = NO_DEPS,
     retention: timedelta | float | None = None,
+    session_retention: timedelta | float | None = None,
     gate_interval: timedelta | float = TICK,
     missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
     telemetry: Telemetry | None = None,
@@ -172,9 +173,10 @@ async def open(
 
     `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in all records and output; `processes` are
     the durable functions that may run. `retention` prunes older processes and trigger records while the runtime is
-    open; without it all are kept. `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3,
-    output=15)}``, in dollars per million tokens. `telemetry` (`hf.telemetry.Telemetry`) exports spans of all turns,
-    model calls, tool calls and processes that this runtime drives.
+    open, `session_retention` sessions that have not changed for so long; without them all are kept. `prices` take
+    precedence over the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, in dollars per million tokens.
+    `telemetry` (`hf.telemetry.Telemetry`) exports spans of all turns, model calls, tool calls and processes that this
+    runtime drives.
     """
     from holdfast.eventloop import rare_collections  # a process that opens no runtime loads none of these
     from holdfast.runtime.runtime import Runtime, check_workspaces, count_driver
@@ -201,7 +203,8 @@ async def open(
                 inline_budget=inline_budget,
                 processes=processes,
                 deps=provided,
-                retention=retention,
+                process_retention=retention,
+                session_retention=session_retention,
                 gate_interval=gate_interval,
                 missing_tool_deadline=missing_tool_deadline,
                 telemetry=telemetry,

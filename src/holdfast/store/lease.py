@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.clock import boot_id
-from holdfast.errors import Fenced, HoldfastError, StoreError
+from holdfast.errors import Fenced, HoldfastError, JournalMissing, StoreError
 from holdfast.eventloop import spawn, upkeep_context
 from holdfast.store.contract import Lease, Owner
 
@@ -87,7 +87,7 @@ class LeaseHolder:
     async def _renew(self) -> None:
         try:
             await self._store.renew(self.lease)
-        except Fenced as error:
+        except (Fenced, JournalMissing) as error:  # missing: it was forgotten
             if not self.lost.done():
                 self.lost.set_result(error)
             return

@@ -20,11 +20,12 @@ from holdfast import errors, eventloop
 from holdfast.agent import Agent, prepare, team_of
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
+from holdfast.logs import log_event
 from holdfast.models import Model, prices
 from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy import limits, rules
 from holdfast.policy.hooks import Hooks, check_hooks
-from holdfast.processes import service, sub_agents, tasks
+from holdfast.processes import lists, service, sub_agents, tasks
 from holdfast.runtime import attachments, budgets, context, deferrals, session_driver, session_records
 from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
+_log: Final = logging.getLogger("holdfast.runtime")
 _retention_log: Final = logging.getLogger("holdfast.retention")
 PRUNE_INTERVAL: Final = 600.0
 """Pause between two rounds, in seconds."""
@@ -226,15 +228,31 @@ class Runtime:
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
+        log_event(
+            *(_log, logging.INFO, "store opened"),
+            store=self.store.path or ":memory:",
+            drives=self._drives,
+            agents=len(self.agents),
+            processes=len(self.processes.functions),
+        )
         await self._context.memories.begin()
         await self._sessions.open()
         if self._engine is not None:
             await budgets.count_older_spending(self.store)
+            if _log.isEnabledFor(logging.INFO):
+                await self._log_recovery()
             self._engine.start()
         await self.processes.begin()
         if self._retention is not None and self._engine is not None:
             self._pruning = eventloop.spawn(_prune_regularly(self.processes, self.triggers, self._retention))
         return self
+
+    async def _log_recovery(self) -> None:
+        """Log how much work of earlier processes this one finds."""
+        found = [work.journal async for work, holder in lists.all_work(self.store) if holder is None]
+        background = sum(is_process_journal(journal) or is_task_id(journal) for journal in found)
+        sessions = len(found) - background - sum(map(is_trigger_id, found))
+        log_event(_log, logging.INFO, "recovered", count=len(found), sessions=sessions, processes=background)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -247,6 +265,7 @@ class Runtime:
             return
         self._sessions.check_loop()
         self._sessions.closed = True
+        log_event(_log, logging.INFO, "shutdown began", active=self.active, grace=grace)
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
         if self._pruning is not None:
@@ -263,6 +282,7 @@ class Runtime:
         await self._context.changes.close()
         if self._loading_prices is not None:
             await asyncio.gather(self._loading_prices, return_exceptions=True)
+        log_event(_log, logging.INFO, "shutdown ended", store=self.store.path or ":memory:")
         self._log_redaction.close()
 
     async def serve(self) -> None:

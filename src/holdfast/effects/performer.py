@@ -267,6 +267,8 @@ class Performer:
         self.iteration: int | None = None
         """The present step of a turn, or attempt of a process."""
         self.failure: Exception | None = None
+        self.journal_of: Callable[[str], str] | None = None
+        """The journal that names an effect to the outside world, in the retry of another process."""
         self._suspension: SuspensionGuard | None = None
 
     async def perform(
@@ -326,7 +328,11 @@ class Performer:
 
     def idempotency_key(self, key: str) -> str:
         """The key that identifies an effect to the outside world in every attempt."""
-        return idempotency_key(self._ledger.store_id, self._ledger.journal, key)
+        return idempotency_key(self._ledger.store_id, self.origin(key), key)
+
+    def origin(self, key: str) -> str:
+        """The journal that names the effect `key` to the outside world: this one, except in a retry."""
+        return self._ledger.journal if self.journal_of is None else self.journal_of(key)
 
     # ---- deciding ----
 

@@ -469,7 +469,12 @@ class ProcessContext:
         self._versions: dict[str, bool] = {}
         self._signals: dict[str, int] = {}
         """The number of the last signal of each name that the function has asked for."""
-        for recorded in performer.past.effects.values():
+        inherited = (
+            () if state.inherited is None else {getattr(record, "key", "") for record in state.inherited.records}
+        )
+        for key, recorded in performer.past.effects.items():
+            if key in inherited:  # the waits of a retry are its own
+                continue
             asked = recorded.ask()
             if asked.kind == "await_event":
                 prefix = asked.target.rpartition("/")[0] + "/"
@@ -477,8 +482,9 @@ class ProcessContext:
 
     @property
     def id(self) -> str:
-        """The id of the process."""
-        return self._state.id
+        """The id of the process; in a retry, that of the first run. Signals to it reach the newest retry."""
+        inherited = self._state.inherited
+        return self._state.id if inherited is None else keys.process_id_of(inherited.origin)
 
     @property
     def attempt(self) -> int:
@@ -626,7 +632,7 @@ class ProcessContext:
         async def resend(payload: bytes) -> None:
             # Under a key: whoever goes on after a crash gives it back again.
             again = f"{keys.RESERVED_PREFIX}again/{digest('again', wait)[:40]}"
-            await self._processes.send_signal(self.id, name, decode_value(payload), again)
+            await self._processes.send_signal(self._state.id, name, decode_value(payload), again)
 
         return StoreWait(self._store, self._state.journal, wait, deadline, resend)
 
@@ -763,7 +769,8 @@ class ProcessContext:
             raise errors.ProcessInvalid(made.name, reason)
         arguments = made.stored(args, kwargs)
         place, key = self._next_key(made.name)
-        child = keys.child_id(made.name, self._state.journal, key) if id is None else keys.check_process_id(id)
+        origin = self._performer.origin(key)  # the retry of a process begins the same child with the same effect
+        child = keys.child_id(made.name, origin, key) if id is None else keys.check_process_id(id)
         registration = Registration(
             *(made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth),
             taint=None if own is None else own.taint,
@@ -844,7 +851,7 @@ class ProcessContext:
         check_string("prompt", prompt)
         place, key = self._next_key(f"agent {name}"[:200])
         known = self._performer.idempotency_key(key)
-        asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
+        asked = f"{self._state.id}.{known[:12]}" if session is None else check_id("session", session)
         made = self._state.registration
         untrusted = made is not None and made.taint is not None
 

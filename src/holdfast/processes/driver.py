@@ -231,7 +231,9 @@ class FunctionDrive(ProcessDrive):
             durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
             if made.recovery == "owner":
                 await durable  # nobody else may begin it from here on
-        performer = Performer(self._ledger, fold_history(self._state.records), name)
+        performer = Performer(self._ledger, fold_history(self._state.history), name)
+        if self._state.inherited is not None:
+            performer.journal_of = self._state.inherited.journal_of
         performer.iteration = self._state.attempt
         if made.parent is not None:
             performer.cause = Cause("process", keys.process_id_of(made.parent))

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,6 +175,49 @@ async def test_branches_that_succeeded_beside_the_failure_are_not_done_again(wor
         world.broken.clear()
         assert await (await old.retry()).result(timeout=SOON) == ["left", "right"]
     assert world.done == {"left": 2, "right": 1}
+
+
+async def test_a_failure_that_the_function_handled_stays_handled(world: World) -> None:
+    @hf.process
+    async def copes(ctx: hf.ProcessContext) -> list[str]:
+        with suppress(hf.EffectFailed):
+            await ctx.step("mail", world.act(ctx, "mail"))
+        return await ctx.gather(*[ctx.step(f"call {n}", world.act(ctx, f"call {n}")) for n in range(2)])
+
+    world.broken = {"mail", "call 1"}
+    async with hf.open(None, processes=[copes]) as runtime:
+        old = await _failed(runtime, copes)
+        world.broken.clear()
+        assert await (await old.retry()).result(timeout=SOON) == ["call 0", "call 1"]
+    assert world.done == {"mail": 1, "call 0": 1, "call 1": 2}
+
+
+async def test_a_branch_that_was_begun_before_the_failure_keeps_its_results(world: World) -> None:
+    begun, failed = asyncio.Event(), asyncio.Event()
+
+    @hf.process
+    async def mixed(ctx: hf.ProcessContext) -> list[str]:
+        async def beside() -> list[str]:
+            first = await ctx.step("first", world.act(ctx, "first"))
+            begun.set()
+            await failed.wait()
+            return [first, await ctx.step("second", world.act(ctx, "second"))]
+
+        task = asyncio.create_task(beside())
+        await begun.wait()
+        try:
+            own = await ctx.step("own", world.act(ctx, "own"))
+        finally:
+            failed.set()
+            done = await task
+        return [own, *done]
+
+    world.broken = {"own"}
+    async with hf.open(None, processes=[mixed]) as runtime:
+        old = await _failed(runtime, mixed)
+        world.broken.clear()
+        assert await (await old.retry()).result(timeout=SOON) == ["own", "first", "second"]
+    assert world.done == {"own": 2, "first": 1, "second": 1}
 
 
 async def test_a_function_that_failed_in_its_own_code_uses_all_results_again(world: World) -> None:

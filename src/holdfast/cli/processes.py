@@ -292,7 +292,7 @@ async def retry(
 ) -> None:
     """Start a process that failed, was cancelled or given up again, from its failure or from a step.
 
-    The retry is a new process, whose id is printed; a worker of the store runs it ('processes work'). The old one stays.
+    The retry is a new process: its id is printed, and a worker of the store runs it ('processes work').
     """
     async with sessions.edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)

@@ -155,9 +155,7 @@ def process_line(state: ProcessState) -> ProcessLine:
         children=tuple(state.children),
         retry_of=None if made is None or made.retry is None else made.retry.process,
         retry_step=None if made is None or made.retry is None else made.retry.step,
-        reused=0
-        if state.inherited is None
-        else sum(not isinstance(one, records.Intended) for one in state.inherited.records),
+        reused=0 if state.inherited is None else state.inherited.results,
     )
 
 

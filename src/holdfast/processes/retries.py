@@ -7,6 +7,7 @@ of that history, with all that came after them in their scope. Effects in other 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.processes.state import Retry
-    from holdfast.records import EffectRequest, Outcome, Record
+    from holdfast.records import EffectRequest, ErrorInfo, Outcome, Record
 
 _WAITS: Final = frozenset(("await_event", "sleep"))
 _OUTCOMES: Final = (Done, Failed, Unknown, Cancelled)
@@ -37,6 +38,11 @@ class InheritedHistory:
     """The intents and outcomes that are used again."""
     journals: dict[str, str] = field(default_factory=dict[str, str])
     """The effects that were done and are done again, each with the journal of the retry that did so last."""
+
+    @property
+    def results(self) -> int:
+        """The number of outcomes that are used again."""
+        return sum(not isinstance(record, Intended) for record in self.records)
 
     def journal_of(self, key: str) -> str:
         """The journal that names an effect to the outside world.
@@ -71,13 +77,16 @@ class RunEffects:
                     effect.ask, effect.intended = record.ask, True
                 else:
                     effect.ask, effect.outcome = record.ask or effect.ask, record
+        self._ranks = {key: rank for rank, key in enumerate(self.found)}
 
-    def ended_badly(self) -> list[str]:
-        """The effects with which the function failed: nothing came after them in their branch."""
+    def ended_badly(self, error: ErrorInfo | None) -> list[str]:
+        """The effects with which the function failed: the one that `error` names, and those after which nothing came."""
+        said = "" if error is None or error.kind != "EffectFailed" else error.message
         return [
             key
             for key, effect in self.found.items()
-            if self._is_bad(effect) and not self._is_inside(key) and not self._has_later(key, effect)
+            if self._is_bad(effect) and not self._is_inside(key)
+            if not self._has_later(key, effect) or said.startswith(f"{key} failed:")
         ]
 
     def named(self, step: str) -> list[str]:
@@ -108,10 +117,8 @@ class RunEffects:
         """
         gone: set[str] = set()
         for start in again:
-            began, scope = self.found[start].first, scope_of(start)
-            for key, effect in self.found.items():
-                if effect.first >= began and (whole or _is_related(key, start, scope)):
-                    gone.add(key)
+            later = islice(self.found, self._ranks[start], None)
+            gone.update(key for key in later if whole or key == start or self._follows(key, start))
         return gone
 
     def unknown(self, gone: Iterable[str]) -> list[str]:
@@ -148,20 +155,24 @@ class RunEffects:
         return False
 
     def _has_later(self, key: str, effect: _Effect) -> bool:
-        scope = scope_of(key)
-        return any(
-            other.first > effect.last and (scope == (its := scope_of(name)) or scope.startswith(f"{its}/"))
-            for name, other in self.found.items()
-        )
+        """True if the function went on after this effect: then it has handled its failure."""
+        return any(other.first > effect.last and self._follows(name, key) for name, other in self.found.items())
+
+    def _follows(self, key: str, start: str) -> bool:
+        """True if `key` is not in a branch beside `start`: its order to `start` is that of the code.
+
+        A branch with earlier effects was begun before `start`, and runs beside it.
+        """
+        its, scope = scope_of(key), scope_of(start)
+        if its == scope or scope.startswith(f"{its}/") or key.startswith(f"{start}/"):
+            return True
+        if not its.startswith(f"{scope}/"):
+            return False
+        branch = f"{scope}/{its[len(scope) + 1 :].partition('/')[0]}/"
+        return not any(name.startswith(branch) for name in islice(self.found, self._ranks[start]))
 
     def _value(self, outcome: Done) -> bytes:
         return bytes(outcome.value) if outcome.blob is None else self._bodies[outcome.blob.digest]
-
-
-def _is_related(key: str, start: str, scope: str) -> bool:
-    """True if `key` comes after `start` in one scope: in that of `start`, below it, or around it."""
-    its = scope_of(key)
-    return its == scope or its.startswith(f"{scope}/") or scope.startswith(f"{its}/") or key.startswith(f"{start}/")
 
 
 def large_values(records: Iterable[Record]) -> list[Blob]:

@@ -338,7 +338,7 @@ class Processes:
         bodies = {blob.digest: await read_blob(self._store, blob.digest) for blob in large_values(old.history)}
         effects = RunEffects(old.history, keys.attempt_run(old.attempt), bodies)
         if step is None:
-            again = effects.ended_badly()
+            again = effects.ended_badly(old.error)
         else:
             again = effects.named(step)
             if len(again) != 1:

@@ -192,7 +192,7 @@ class Watches(hf.Hooks):
     def __init__(self) -> None:
         self.errors: list[Exception] = []
 
-    async def on_error(self, turn: hf.HookTurn, error: Exception) -> None:
+    async def on_error(self, turn: hf.TurnContext, error: Exception) -> None:
         self.errors.append(error)
 
 

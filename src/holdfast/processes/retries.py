@@ -80,7 +80,7 @@ class RunEffects:
         self._ranks = {key: rank for rank, key in enumerate(self.found)}
 
     def ended_badly(self, error: ErrorInfo | None) -> list[str]:
-        """The effects with which the function failed: the one that `error` names, and those after which nothing came."""
+        """The effects with which the function failed: the one that `error` names, and all that nothing came after."""
         said = "" if error is None or error.kind != "EffectFailed" else error.message
         return [
             key

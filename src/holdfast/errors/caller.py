@@ -142,6 +142,15 @@ class TurnUnknown(ErrorFields, UsageError):
     _message = "the session {session!r} has no turn {turn!r}"
 
 
+class CallUnknown(ErrorFields, UsageError):
+    """The session has no such tool call, or none that can be cancelled by itself."""
+
+    session: str
+    call: str
+    reason: str
+    _message = "the session {session!r} has no call {call!e} to cancel: {reason}"
+
+
 class TaskUnknown(ErrorFields, UsageError):
     """There is no such background task."""
 

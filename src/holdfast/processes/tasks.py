@@ -42,6 +42,7 @@ from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Mapping, Sequence
 
     from holdfast.processes.service import Requested
@@ -480,6 +481,16 @@ class Tasks:
             if len(found) >= most:
                 break
         return found[:most]
+
+    async def under_way(self, session: str) -> builtins.list[str]:
+        """The ids of the tasks of a session that have not ended."""
+        return [
+            line.id
+            for status in ("idle", "running", "waiting")
+            async for page in lists.journal_pages(self._store, keys.TASK_ROLE, session=session, status=status)
+            for line in page
+            if line.quarantine is None
+        ]
 
     async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""

@@ -32,7 +32,7 @@ from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.session import Session, Sessions
+from holdfast.runtime.session import AbortedCall, Session, Sessions
 from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
@@ -393,6 +393,14 @@ class Runtime:
         return await session_records.read_requests(self.store, journal)
 
     # ---- stopping and answering ----
+
+    async def abort_calls(self, session: str, reason: str = "") -> list[AbortedCall]:
+        """Cancel all tool calls of a session that are under way: those of its turn, and those in the background.
+
+        The turn goes on, and the model reads how each of its calls ended; see `Turn.cancel_call`.
+        """
+        self._sessions.check_open()
+        return await self._sessions.abort_calls(session_driver.check_session_id(session), reason)
 
     async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
         """Answer a wait, or give the result of a deferred call; `error` reports a failure instead.

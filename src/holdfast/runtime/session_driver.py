@@ -24,7 +24,7 @@ from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.models.prices import reply_cost
 from holdfast.policy import approvals, rules
 from holdfast.processes.sub_agents import agent_under_mandate
-from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
+from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Parked, Record, Resumed, Started, Unknown
 from holdfast.runtime import drive, session_records, tool_call, turn_runner
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, RuntimeContext
@@ -157,6 +157,10 @@ class SessionDrive(drive.JournalDrive):
         # Inputs from outside.
         self._listener: Callable[[], None] | None = None
         self._inbox: list[InboxInput] = []
+        self.stopped_calls: dict[str, InboxInput] = {}
+        """Requests to stop single calls of the open turn, by the key of the call; `admit_call_stop` takes one."""
+        self._tried_stops: set[int] = set()
+        """Such requests that a run of the turn has seen: a call that only waits is resumed once for each."""
         self._taken: set[int] = set()
         """Inputs that entered the journal here; their record may not be durable yet."""
         self._alarm: asyncio.TimerHandle | None = None
@@ -237,6 +241,8 @@ class SessionDrive(drive.JournalDrive):
             await asyncio.gather(self._looking, return_exceptions=True)
         if self._news or self._interruption is not None or self._handed:
             return True
+        if any(found.input.input not in self._tried_stops for found in self.stopped_calls.values()):
+            return True  # for a call that was parked before the request came, or of a turn that has just ended
         if self._held_back and (turn is None or turn.parked is None):
             self._held_back = False
             return turn is not None  # inputs that waited behind it can be delivered now
@@ -284,10 +290,15 @@ class SessionDrive(drive.JournalDrive):
         handed, self._handed = self._handed, False
         if self._interruption is None:
             idle = self._agent is None or self._stops_only
-            if idle or (turn.parked is not None and not await self.waits.any_ended(turn.parked.waits)):
+            self._tried_stops.update(found.input.input for found in self.stopped_calls.values())
+            if idle or (turn.parked is not None and not await self._is_answered(turn, turn.parked)):
                 return None, []
         # After a handoff, the same process continues with it.
         return turn, [] if handed else [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
+
+    async def _is_answered(self, turn: OpenTurn, parked: Parked) -> bool:
+        """True if a wait of a parked turn has ended, or one of its waiting calls is to be stopped."""
+        return any(turn.is_open_call(key) for key in self.stopped_calls) or await self.waits.any_ended(parked.waits)
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn, begun by the oldest input that waits, steering or not."""
@@ -345,6 +356,7 @@ class SessionDrive(drive.JournalDrive):
             InboxInput(found, decode_input(found.body)) for found in pending if found.input not in self._taken
         ]
         self._stop_open()
+        self._stop_calls()
         ends = self._unstarted_turns()
         self._set_alarm()
         if ends:
@@ -405,6 +417,19 @@ class SessionDrive(drive.JournalDrive):
         if turn.deadline is not None and turn.deadline <= self._ledger.now():
             self._interrupt(Interruption(_DEADLINE_ENDING))
 
+    def _stop_calls(self) -> None:
+        """Stop single calls of the open turn that requests name. A call that has not begun is not begun any more."""
+        turn, run = self._open, self._turn
+        self.stopped_calls = {}
+        for found in self._inbox:
+            stop = found.said
+            if not isinstance(stop, CancelRequest) or stop.tool_call is None or turn is None or stop.cancel != turn.run:
+                continue
+            if run is None or not run.has_settled(stop.tool_call):
+                self.stopped_calls[stop.tool_call] = found
+                if run is not None:
+                    run.stop_call(stop.tool_call)
+
     def _interrupt(self, found: Interruption) -> None:
         """Stop the open turn. The first reason wins."""
         if self._interruption is None:
@@ -414,13 +439,16 @@ class SessionDrive(drive.JournalDrive):
 
     def _unstarted_turns(self) -> list[Interruption]:
         """Remove from the inbox, in one pass, turns that end unstarted and stop requests that change nothing."""
-        turn, now = self._open, self._ledger.now()
+        turn, now, stops = self._open, self._ledger.now(), {found.input.input for found in self.stopped_calls.values()}
         queued = {found.run: found for found in self._inbox if isinstance(found.said, UserInput)}
         ends: list[Interruption] = []
         for found in self._inbox:
-            if isinstance(found.said, CancelRequest) and not (turn is not None and _stops_turn(found.said, turn)):
+            if not isinstance(found.said, CancelRequest) or found.input.input in stops:
+                continue
+            if not (turn is not None and _stops_turn(found.said, turn)):
                 ending = machine.Ending("cancelled", "cancelled", found.said.reason)
-                ends.append(Interruption(ending, found, queued.pop(found.said.cancel, None)))
+                late = found.said.tool_call is not None
+                ends.append(Interruption(ending, found, None if late else queued.pop(found.said.cancel, None)))
         for waiting in queued.values():
             due = waiting.deadline(self._agent)
             if due is not None and due <= now:
@@ -431,6 +459,8 @@ class SessionDrive(drive.JournalDrive):
         return ends
 
     async def _end_records(self, end: Interruption) -> list[Record]:
+        if end.stop is not None:
+            await self._stop_task(end.stop.said)
         records: list[Record] = [] if end.stop is None else [await self._admit(end.stop)]
         if end.waiting is not None:
             run, value = end.waiting.run, msgspec.Raw(msgspec.json.encode(end.ending))
@@ -438,6 +468,14 @@ class SessionDrive(drive.JournalDrive):
             status = end.ending.status
             records.append(Ended(at=self._ledger.now(), run=run, status=status, value=value, unstarted=True))
         return records
+
+    async def _stop_task(self, stop: UserInput | CancelRequest) -> None:
+        """Cancel the background task of a call that went to the background before the request to stop it was read."""
+        if not isinstance(stop, CancelRequest) or stop.tool_call is None:
+            return
+        task = await self.context.tasks.task_for_call(self.session, stop.tool_call)
+        if task is not None:
+            await self.context.tasks.cancel(task, stop.reason)
 
     def _set_alarm(self) -> None:
         """Schedule the next look at the inbox for the next deadline."""
@@ -624,6 +662,13 @@ class SessionDrive(drive.JournalDrive):
             for record, (_, said) in zip(admitted, entering, strict=True)
         ]
 
+    async def admit_call_stop(self, key: str) -> tuple[Admitted, str]:
+        """The record that takes in the request to stop the call `key`, and the reason for the model."""
+        found = self.stopped_calls.pop(key)
+        self._inbox = [each for each in self._inbox if each.input.input != found.input.input]
+        record = await self._admit(found)
+        return record, results.call_stop_reason(found.said.reason if isinstance(found.said, CancelRequest) else "")
+
     def mode_of(self, agent: str) -> str | None:
         """The mode of a handoff target; None if the session can't be handed to this agent."""
         found = self._known_agent(agent)
@@ -648,5 +693,5 @@ class SessionDrive(drive.JournalDrive):
 
 
 def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
-    """True if a stop request names `turn`, or an input that has entered it."""
-    return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
+    """True if a stop request names `turn`, or an input that has entered it, and not only a call of it."""
+    return stop.tool_call is None and (stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs)

@@ -59,6 +59,16 @@ class JournalWaits:
         with suppress(WaitUnknown):  # it was never opened, or revoked
             await self._store.cancel_wait(self._journal, name)
 
+    async def close_below(self, key: str) -> None:
+        """Cancel all open waits of the effect `key`."""
+        prefix = f"{key}/"
+        while page := await self._store.waits(self._journal, state="open", after=prefix):
+            found = [wait.name for wait in page if wait.name.startswith(prefix)]
+            for name in found:
+                await self.close(name)
+            if len(found) < self._store.limits.page:
+                return
+
     def token(self, name: str) -> str:
         """The secret with which a wait is resolved."""
         return self._store.wait_token(self._journal, name)

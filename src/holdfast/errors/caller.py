@@ -151,6 +151,23 @@ class CallUnknown(ErrorFields, UsageError):
     _message = "the session {session!r} has no call {call!e} to cancel: {reason}"
 
 
+class CallConflict(ErrorFields, UsageError):
+    """The key of a host call was used before with another tool, other arguments or another session."""
+
+    key: str
+    id: str
+    _message = "another host call was made under the key {key!r} ({id}); a new call needs a new key"
+
+
+class CallOverBudget(ErrorFields, UsageError):
+    """A budget of the session, the day or the agent leaves no room for a host call. It was not made."""
+
+    session: str
+    code: str
+    reason: str
+    _message = "the call for the session {session!r} was not made ({code}): {reason}; raise the limit, or wait"
+
+
 class TaskUnknown(ErrorFields, UsageError):
     """There is no such background task."""
 

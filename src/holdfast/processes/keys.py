@@ -147,6 +147,11 @@ def task_id(session: str, key: str) -> str:
     return f"task-{digest('task', [session, key])[:20]}"
 
 
+def host_call_key(key: str) -> str:
+    """The key of a call that the host makes under `key`, beside the keys of the calls of turns."""
+    return f"host/{key}"
+
+
 def task_key(tool: str) -> str:
     """The key of the call in the journal of its task."""
     return f"{TASK_RUN}/{segment(tool)}"

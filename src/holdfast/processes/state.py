@@ -70,6 +70,15 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The digest of the tool, if a person approved the call. A changed tool is not run."""
     implementation: str | None = None
     """The version of that tool, or the digest of its code; None if an old release did not record it."""
+    host: bool = False
+    """The host made the call outside a turn, and it is judged before it begins."""
+    notify: bool = False
+    """The session of a host call is notified of its end."""
+
+    @property
+    def is_silent(self) -> bool:
+        """True for a host call of which the model is not told."""
+        return self.host and not self.notify
 
 
 def decode_begin(body: bytes, kind: type[T]) -> T:

@@ -14,7 +14,7 @@ import signal
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from holdfast import errors, eventloop
 from holdfast.agent import Agent, prepare, team_of
@@ -30,6 +30,7 @@ from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
 from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
 from holdfast.runtime.hooks import AfterTurnHooks
+from holdfast.runtime.host_call import HostCall, HostCalls
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import AbortedCall, Session, Sessions
@@ -55,9 +56,11 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
+    from holdfast.tools.definition import AnyTool, Tool
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
+R = TypeVar("R")
 _retention_log: Final = logging.getLogger("holdfast.retention")
 PRUNE_INTERVAL: Final = 600.0
 """Pause between two rounds, in seconds."""
@@ -203,6 +206,7 @@ class Runtime:
         self._sessions = self._context.sessions = Sessions(self._context, self.register)
         self.tasks = self._context.tasks = tasks.Tasks(self._context)
         """Background calls: tool calls that continue after the model has had an answer."""
+        self._calls = HostCalls(self._context)
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
         self.children = self._context.children = sub_agents.SubAgents(self._context)
@@ -345,6 +349,54 @@ class Runtime:
             asked = self._sessions.handle(name, agent, expected=expected)
             return await (await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)).outcome()
 
+    @overload
+    async def call(
+        self,
+        tool: Tool[..., Awaitable[R]],
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[R]: ...
+
+    @overload
+    async def call(
+        self,
+        tool: Tool[..., R] | str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[R]: ...
+
+    async def call(
+        self,
+        tool: AnyTool | str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[Any]:
+        """Make one tool call outside a turn, with a tool of the session's agent: by the tool, or by its name.
+
+        It runs under the policy, the hooks and the approvals of the agent, with the taint of the session, exactly once.
+        When this returns, the call is durable, and has its result, or goes on in the background: it is awaited for
+        `inline_budget` (by default that of the tool, the agent or the runtime, or to its end), or until it waits for
+        somebody. See `HostCall.disposition`. The same `key` with the same content is the same call; with other content
+        it raises `CallConflict`. The model learns of the call only with `notify`: then the session is notified of its
+        end.
+        """
+        self._sessions.check_open()
+        session = session_driver.check_session_id(session)
+        given = {} if arguments is None else arguments
+        return await self._calls.call(tool, given, session, key, inline_budget, notify=notify)
+
     # ---- processes ----
 
     async def start(
@@ -448,13 +500,13 @@ class Runtime:
         `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
         approved = await self._approvals.approve(id, by, arguments, always, digest)
-        self._context.poke(approved.session)
+        self._context.poke(approved.host_call or approved.session)
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
         """Refuse a call; the model gets the reason as its result, and the turn continues."""
         denied = await self._approvals.deny(id, reason, by)
-        self._context.poke(denied.session)
+        self._context.poke(denied.host_call or denied.session)
         return denied
 
     # ---- events ----

@@ -22,7 +22,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, error_info
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.models.prices import reply_cost
-from holdfast.policy import approvals, rules
+from holdfast.policy import rules
 from holdfast.processes.sub_agents import agent_under_mandate
 from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Parked, Record, Resumed, Started, Unknown
 from holdfast.runtime import drive, session_records, tool_call, turn_runner
@@ -146,6 +146,7 @@ class SessionDrive(drive.JournalDrive):
         """The turn under way."""
         self.show: Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
         """Publish a live event."""
+        self.waits = JournalWaits(self._store, session)
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
         """The session's current agent, also if this runtime does not have it."""
@@ -603,32 +604,16 @@ class SessionDrive(drive.JournalDrive):
 
     # ---- used by the turn ----
 
-    @cached_property
-    def waits(self) -> JournalWaits:
-        return JournalWaits(self._store, self.session)
+    host_call = None
 
     @cached_property
     def tool_host(self) -> ToolHost:
         """The runtime as tools see it (``ctx.host``)."""
         return ToolHost(self.context, self.session, self._agent_name)
 
-    async def is_always_allowed(self, agent: str, subject: rules.Subject) -> bool:
-        """True if a person has stored a rule that allows this call."""
-        try:
-            stored = await self._store.rules(agent)
-        except errors.RuleCorrupt as error:
-            _log.error("%s; nothing is allowed by stored rules", error)
-            return False
-        return approvals.is_allowed_by_stored([rule.body for rule in stored], subject)
-
     def price(self, reply: messages.ModelReply, asked: str) -> float | None:
         """Cost of a reply in US dollars, by the model that replied or else the one requested; None if unknown."""
         return reply_cost(reply, asked, self.context.prices)
-
-    async def quarantine(self, reason: str) -> errors.JournalCorrupt:
-        """Take the session out of use because its journal can't be trusted; returns the error to raise."""
-        await self._store.quarantine(self.session, reason)
-        return errors.JournalCorrupt(self.session, 0, reason)
 
     def show_late(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Publish an event that may come after this drive: by the buffer of the running drive, or by a new one."""

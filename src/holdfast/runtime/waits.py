@@ -45,6 +45,14 @@ class JournalWaits:
         self._store = store
         self._journal = journal
 
+    @property
+    def journal(self) -> str:
+        return self._journal
+
+    async def find(self, name: str) -> contract.Wait | None:
+        """The wait of this name; None without one."""
+        return await self._store.wait(self._journal, name)
+
     async def open(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> contract.Wait:

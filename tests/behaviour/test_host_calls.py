@@ -23,6 +23,7 @@ from holdfast.errors import (
     JournalMissing,
     ToolInvalid,
 )
+from holdfast.policy.hooks import Deny
 from holdfast.testing import call, check
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ async def test_hooks_decide_about_a_call_and_see_its_result() -> None:
     class Guard(hf.Hooks):
         async def before_tool(self, call: hf.HookCall) -> Any:
             seen.append(call.tool)
-            return hf.Deny("not by the host") if call.arguments.get("text") == "secret" else None
+            return Deny("not by the host") if call.arguments.get("text") == "secret" else None
 
         async def after_tool(self, call: hf.HookCall, result: hf.ToolResult) -> Any:
             seen.append(result.content)

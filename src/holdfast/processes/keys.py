@@ -25,6 +25,10 @@ TRANSFER_PREFIX: Final = "holdfast/transfer/"
 """Prefix of the keys of inputs that give a process to another session."""
 RESERVED_PREFIX: Final = "holdfast/"
 """Prefix of input keys that are reserved for Holdfast."""
+PROGRESS_PREFIX: Final = "holdfast/progress/"
+"""Prefix of the keys of inputs that report the progress of a work item."""
+WORK_ITEM: Final = "external"
+"""The name under which work items are listed, in place of a function."""
 MAX_PROCESS_ID: Final = 160
 """Longest process id, in characters. Session and child ids are made from it."""
 

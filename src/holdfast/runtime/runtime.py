@@ -364,7 +364,7 @@ class Runtime:
     @overload
     async def call(
         self,
-        tool: Tool[..., R] | str,
+        tool: Tool[..., R],
         arguments: dict[str, Any] | None = None,
         *,
         session: str,
@@ -372,6 +372,18 @@ class Runtime:
         inline_budget: timedelta | float | None = None,
         notify: bool = False,
     ) -> HostCall[R]: ...
+
+    @overload
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[Any]: ...
 
     async def call(
         self,

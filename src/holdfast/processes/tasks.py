@@ -23,7 +23,7 @@ from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnkno
 from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import MAX_INT, check_choice, check_int
-from holdfast.policy.hooks import HookTurn
+from holdfast.policy.hooks import TurnContext
 from holdfast.processes import keys, lists
 from holdfast.processes import state as process_state
 from holdfast.processes.driver import ProcessDrive
@@ -310,7 +310,9 @@ class TaskRun:
         )
 
     def _hook_runner(self) -> HookRunner:
-        turn = HookTurn(self.session, self._state.name or "", self.run, self.metadata)
+        turn: TurnContext[Any] = TurnContext(
+            self.session, self._state.name or "", self.run, self.metadata, self.host.deps
+        )
         hooks, clean = () if self.agent is None else self.agent.hooks, self.performer.redactor.text
         return HookRunner(hooks, turn, guards=self._context.hooks, clean=clean)
 

@@ -31,7 +31,7 @@ MAX_NOTE: Final = 2_000
 MAX_TAGS: Final = 50
 
 
-class ExternalWork(Process):
+class ExternalWork(Process[Any]):
     """A work item. Any process that has its id or its token can report progress, complete it or fail it."""
 
     @property

@@ -337,12 +337,12 @@ class AttachmentUnknown(UsageError):
 
 
 class GateInvalid(ErrorFields, UsageError):
-    """`can_deliver` is not a plain function that returns True or False."""
+    """`can_deliver` is not a function that answers True or False, or did not answer in time."""
 
     gate: object
     reason: str
-    _message = """can_deliver {gate!e} is not valid: {reason}; give a plain function of the session's id that says
-        True or False, and call runtime.gate_changed() when it may say otherwise"""
+    _message = """can_deliver {gate!e} is not valid: {reason}; give a function of the session's id, plain or async, that
+        says True or False, and call runtime.gate_changed() when it may say otherwise"""
 
 
 class NotASession(ErrorFields, UsageError):

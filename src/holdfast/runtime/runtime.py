@@ -166,7 +166,7 @@ class Runtime:
         drive: bool = True,
         only: str | None = None,
         own_prices: Mapping[str, Price] | None = None,
-        can_deliver: Callable[[str], bool] | None = None,
+        can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
         mirror: Path | str | None = None,
         hooks: Sequence[Hooks] = (),
         inline_budget: timedelta | float | None = None,

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -36,7 +36,7 @@ from holdfast.turns import keys, machine, notices, results
 from holdfast.turns.conversation import CancelRequest, OpenTurn, UserInput, deadline_wait, decode_input, input_blobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from holdfast import events
     from holdfast.policy import limits
@@ -83,29 +83,34 @@ class Interruption:
 
 
 _DEADLINE_ENDING: Final = machine.Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
+GATE_SECONDS: Final = 1.0
+"""Time that an async `can_deliver` has to answer; without an answer the gate is closed."""
 MAX_NOTIFICATIONS: Final = 32
 """Most notifications that are read for one input."""
 
 
-def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
-    """Wrap the host's `can_deliver`; raises `GateInvalid` unless it is a synchronous function.
+def check_gate(given: Callable[[str], bool | Awaitable[bool]] | None) -> Callable[[str], Awaitable[bool]]:
+    """Wrap the host's `can_deliver`, a plain or an async function; raises `GateInvalid` for anything else.
 
-    Any answer but a bool raises, instead of counting as a yes: an unawaited coroutine is truthy.
+    Any answer but a bool raises, instead of counting as a yes, and so does one that takes longer than `GATE_SECONDS`.
     """
-    if given is None:
-        return lambda _: True
-    if not callable(given):
+    if given is not None and not callable(given):
         raise GateInvalid(given, f"it is a {type(given).__name__}")
-    call = getattr(given, "__call__", None)  # noqa: B004  an object whose call is asynchronous
-    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(given):
-        raise GateInvalid(given, "it is asynchronous, and nobody can wait for it there")
+    if given is not None and inspect.isasyncgenfunction(given):
+        raise GateInvalid(given, "it is an async generator")
 
-    def ask(session: str) -> bool:
+    async def ask(session: str) -> bool:
+        if given is None:
+            return True
         said: object = given(session)
+        if inspect.isawaitable(said):
+            try:
+                async with asyncio.timeout(GATE_SECONDS):
+                    said = await said
+            except TimeoutError:
+                raise GateInvalid(given, f"it did not answer within {GATE_SECONDS:g} s") from None
         if type(said) is bool:
             return said
-        if inspect.iscoroutine(said):
-            cast("Coroutine[object, object, object]", said).close()
         raise GateInvalid(given, f"it answered with a {type(said).__name__}")
 
     return ask
@@ -363,7 +368,7 @@ class SessionDrive(drive.JournalDrive):
         if ends:
             await self._ledger.append([record for end in ends for record in await self._end_records(end)])
             self.context.changes.ended(self.session)
-        if ready and self._may_deliver():
+        if ready and self._may_deliver() and await self._gate_is_open() and self._may_deliver():
             await self._deliver(ready)
         self._seen = seen
 
@@ -400,8 +405,12 @@ class SessionDrive(drive.JournalDrive):
         if any(isinstance(found.said, UserInput) and found.said.origin == "holdfast" for found in self._inbox):
             self._held_back = True  # those before it have not entered yet
             return False
+        return True
+
+    async def _gate_is_open(self) -> bool:
+        """The answer of the host's `can_deliver`. The turn may go on or end meanwhile."""
         try:
-            return self.context.can_deliver(self.session)
+            return await self.context.can_deliver(self.session)
         except Exception:  # the host's own function: nothing is lost over it, the next look asks again
             _log.exception("can_deliver failed for session %r; its notifications wait", self.session)
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,9 @@ def _as_of_schema(version: int, path: Path) -> None:
     if version < SEALED:
         old.execute("DELETE FROM meta WHERE key IN ('key_check', 'tokens')")
         old.execute("INSERT INTO meta (key, value) VALUES ('secret', ?)", (SECRET,))
+    else:
+        shutil.copyfile(key_file(path), key_file(path.with_suffix(".old")))
+        key_file(path.with_suffix(".old")).chmod(0o600)
     old.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; PRAGMA journal_mode = WAL")
     old.close()
     connection.close()
@@ -283,10 +287,10 @@ async def test_what_waited_for_a_session_in_quarantine_is_given_up_in_a_store_of
         await store.notify("idle", kind="task", title="never told")
         await store.notify("s", kind="task", title="waits")
     connection: Any = apsw.Connection(str(tmp_path / "store.db"))
-    columns = ", ".join(row[1] for row in connection.execute("PRAGMA table_info(notifications)"))
+    old: Any = apsw.Connection(str(tmp_path / "store.old"))
+    columns = ", ".join(row[1] for row in old.execute("PRAGMA table_info(notifications)"))
     rows = connection.execute(f"SELECT {columns} FROM notifications").fetchall()
     connection.close()
-    old: Any = apsw.Connection(str(tmp_path / "store.old"))
     places = ", ".join("?" * len(rows[0]))
     old.executemany(f"INSERT INTO notifications ({columns}) VALUES ({places})", rows)
     old.execute("UPDATE journals SET notices = 1 WHERE id IN ('s', 'idle')")

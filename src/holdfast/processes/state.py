@@ -248,7 +248,7 @@ class ProcessState:
 
 def outside_answer(told: Any) -> dict[str, Any]:  # any JSON value
     """The answer that ends a process which is carried out elsewhere: its ``value``, or its ``error``."""
-    if isinstance(told, dict) and told.keys() in ({"value"}, {"error"}):  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(told, dict) and told.keys() in ({"value"}, {"error"}):
         return cast("dict[str, Any]", told)
     return {"value": told}
 

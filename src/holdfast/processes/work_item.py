@@ -89,7 +89,7 @@ class WorkItems:
         if not name.startswith(f"{keys.WORK_ITEM}-"):
             journal, wait = self._context.store.wait_of(name)
             if wait != keys.external_wait(keys.FIRST_RUN):
-                raise errors.WaitUnknown(wait)
+                raise errors.WaitUnknown
             name = keys.process_id_of(journal)
         return ExternalWork(self._context, self._processes, name)
 

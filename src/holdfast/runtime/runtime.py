@@ -646,10 +646,12 @@ class Runtime:
         at: datetime | None = None,
         expires: datetime | None = None,
         kind: str = "host",
+        payload: object = None,
     ) -> Notification:
         """Notify a session: at the next safe point of its turn, or as a new turn if it is idle.
 
-        The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
+        The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`. The
+        model reads title and body; `payload` is a JSON value for your application (`Notification.payload`).
         """
         self._sessions.check_open()
         found, fresh = await self.store.notify(
@@ -661,6 +663,7 @@ class Runtime:
             priority=priority,
             due=session_driver.wall_milliseconds(at),
             expires=session_driver.wall_milliseconds(expires),
+            payload=payload,
         )
         if fresh and (at is None or found.due <= self.store.clock.read().wall):
             self._context.poke(session)

@@ -334,7 +334,11 @@ _V6: Final = """
 ALTER TABLE waits ADD COLUMN mac BLOB;
 ALTER TABLE rules ADD COLUMN mac BLOB;
 """
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
+_V7: Final = """
+-- What a notification brings for the host beside its text: canonical JSON, covered by the checksum.
+ALTER TABLE notifications ADD COLUMN payload TEXT;
+"""
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
 SEALED: Final = 6
 """The first schema with sealed waits and rules."""
 VERSION: Final = len(MIGRATIONS)

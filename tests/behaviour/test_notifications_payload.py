@@ -96,7 +96,8 @@ async def test_a_payload_that_another_program_changed_is_damage(tmp_path: Path, 
     async with hf.open(tmp_path / "s.db", agents=[known], can_deliver=lambda _: False) as runtime:
         await runtime.run(known, "hi", session="s")
         made = await runtime.notify("s", "An order came", payload=ORDER)
-    with apsw.Connection(str(tmp_path / "s.db")) as db:
+    db: Any = apsw.Connection(str(tmp_path / "s.db"))
+    with db:
         db.execute("UPDATE notifications SET payload = ? WHERE id = ?", (forged, made.id))
     async with hf.open(tmp_path / "s.db", drive=False) as runtime:
         with pytest.raises(JournalCorrupt):

@@ -320,7 +320,8 @@ class Turn(Generic[OutputT_co]):
         place = keys.parse_call_name(names.check_string("call", call))
         if place is None or place.run != run:
             raise errors.CallUnknown(self.session, call, f"the turn {run!r} has no such call; events name each call")
-        asked = next((said for said in conversation.thread.messages if said.id == f"{run}.{place.number - 1}"), None)
+        said = reversed(conversation.thread.messages)  # a fork has a turn of the same name before it
+        asked = next((message for message in said if message.id == f"{run}.{place.number - 1}"), None)
         requests = asked.calls if isinstance(asked, messages.AssistantMessage) else ()
         if place.call > len(requests):
             raise errors.CallUnknown(self.session, call, f"the turn {run!r} has no such call; events name each call")

@@ -233,6 +233,19 @@ async def test_a_request_before_a_restart_holds_after_it(tmp_path: Path, stage: 
         assert states(await runtime.session("s").history()) == ["cancelled"]
 
 
+async def test_a_call_of_a_fork_is_cancelled_there(stage: Stage) -> None:
+    agent = agent_of(stage, [call("quick"), text("One."), call("reads"), text("Two.")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        await (await session.send("go")).outcome(timeout=SOON)
+        fork = await session.fork()
+        turn = await fork.send("again")
+        await asyncio.wait_for(stage.reached.wait(), SOON)
+        assert await turn.cancel_call(f"{turn.id}.2.1") == "requested"
+        await sound(runtime, turn)
+        assert states(await fork.history()) == ["ok", "cancelled"]
+
+
 async def test_a_sub_agent_stops_with_the_call_that_asked_for_it(stage: Stage) -> None:
     clerk = agent_of(stage, [call("reads"), text("never")])
     boss = hf.Agent(

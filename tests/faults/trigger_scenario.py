@@ -66,6 +66,10 @@ class Month:
         new.replace(self._path)
         self.clock.advance(STEP)
         self.clock.jump(JUMPS.get(self.step, 0))
+        return self.goes_on
+
+    @property
+    def goes_on(self) -> bool:
         return self.step <= 2 * DAYS
 
 
@@ -79,7 +83,7 @@ async def work(folder: Path) -> None:
         hf.Runtime(second, [AGENT], drive=False) as two,
     ):
         await asyncio.gather(*(_declared(runtime) for runtime in (one, two)))
-        going = True
+        going = month.goes_on  # not after a kill behind the last step: the next day would be due
         while going:
             # As the engine does: what is due is expired, and whoever is free drives.
             for wait in await first.due():

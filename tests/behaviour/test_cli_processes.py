@@ -184,3 +184,18 @@ def test_a_wait_of_a_process_is_answered_by_its_id(flows: Shell) -> None:
     flows("processes", "start", "flows.py:asks", "--id", "p1")
     flows("run", "agents.py:echo", "hello", "--as", "p1.writer")
     assert "p1.writer" not in flows("resolve", "p1", "nothing", "1").stderr
+
+
+def test_a_work_item_is_begun_reported_and_completed_from_the_shell(shell: Shell) -> None:
+    id = shell("processes", "external", "Call the customer", "--tag", "phone", "--requested-by", "ada").stdout.strip()
+    assert shell("processes", "progress", id, "ringing", "--fraction", "0.5").stdout == f"reported for {id}\n"
+    [line] = shell.json("processes", "--tag", "phone")
+    assert (line["title"], line["note"], line["fraction"], line["requested_by"]) == (
+        *("Call the customer", "ringing"),
+        *(0.5, "ada"),
+    )
+    assert shell.json("processes", "--tag", "post") == []
+    assert shell("processes", "complete", id, '"yes"').stdout == f"completed {id}\n"
+    assert shell("processes", "fail", id).returncode == 1
+    assert shell("processes", "progress", id, "more").stdout == "too late: it has ended\n"
+    assert "Call the customer" in shell("processes", id).stdout

@@ -257,6 +257,15 @@ def test_cancel_stops_a_turn_that_waits_for_a_person(shell: Shell) -> None:
     assert shell("cancel", "s").returncode == 0
 
 
+def test_cancel_of_a_call_is_carried_out_by_whoever_drives_its_session(shell: Shell) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    done = shell("cancel", "s", "--call", "t1.2.1", "--reason", "enough")
+    assert (done.returncode, done.stdout) == (0, "asked for: s/t1.2.1 is to stop\n")
+    assert shell("resume", "s").returncode == 0
+    assert shell("cancel", "s", "--call", "t1.2.1").stdout == "too late: t1.2.1 has its result\n"
+    assert "enough" in shell("show", "s").stdout
+
+
 def test_cancel_stops_a_turn_that_is_queued_and_leaves_the_one_before(shell: Shell) -> None:
     shell("run", "agents.py:asks", "hello", "--as", "s")
     shell("run", "agents.py:asks", "and?", "--session", "s")

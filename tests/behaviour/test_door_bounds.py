@@ -17,7 +17,7 @@ from holdfast.errors import GateInvalid, InvalidNumber, NotASession
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncGenerator, Iterator
 
 
 @pytest.fixture
@@ -28,12 +28,13 @@ def free() -> Iterator[threading.Event]:
     made.set()
 
 
-async def test_a_gate_that_is_asynchronous_is_refused_when_it_is_given() -> None:
-    async def later(session: str) -> bool:
-        return bool(session)
+async def test_a_gate_that_gives_more_than_one_answer_is_refused_when_it_is_given() -> None:
+    async def several(session: str) -> AsyncGenerator[bool]:
+        yield bool(session)
 
-    with pytest.raises(GateInvalid, match="asynchronous"):
-        async with hf.open(None, can_deliver=later):  # type: ignore[arg-type]
+    gate: Any = several
+    with pytest.raises(GateInvalid, match="generator"):
+        async with hf.open(None, can_deliver=gate):
             pass
 
 

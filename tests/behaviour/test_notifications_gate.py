@@ -60,6 +60,45 @@ async def test_nothing_enters_while_the_gate_is_closed() -> None:
         assert (notice.state, notice.attempts, await notices(runtime)) == ("queued", 0, [])
 
 
+async def test_an_async_gate_keeps_out_and_lets_in() -> None:
+    agent, plain = _agent(), Gate()
+
+    async def gate(session: str) -> bool:
+        await asyncio.sleep(0)
+        return plain(session)
+
+    async with hf.open(None, agents=[agent], can_deliver=gate) as runtime:
+        await _waiting(runtime, agent, plain)
+        assert "The parcel" not in str(await runtime.session(SESSION).history())
+        plain.is_open = True
+        runtime.gate_changed(SESSION)
+
+        async def has_entered() -> bool:
+            return "The parcel" in str(await runtime.session(SESSION).history())
+
+        await until(has_entered)
+
+
+async def test_an_async_gate_that_raises_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    agent, plain = _agent(), Gate(is_open=True)
+
+    async def gate(session: str) -> bool:
+        plain(session)
+        if len(plain.asked) == 1:
+            raise OSError("the calendar is down")
+        return True
+
+    async with hf.open(None, agents=[agent], can_deliver=gate) as runtime:
+        await _waiting(runtime, agent, plain)
+        assert "the calendar is down" in caplog.text
+        runtime.gate_changed(SESSION)
+
+        async def has_entered() -> bool:
+            return "The parcel" in str(await runtime.session(SESSION).history())
+
+        await until(has_entered)
+
+
 async def test_what_waits_enters_once_when_the_gate_of_a_session_opens() -> None:
     gate, agent = Gate(), _agent()
     async with hf.open(None, agents=[agent], can_deliver=gate) as runtime:

@@ -60,18 +60,19 @@ async def list_processes(
     status: Annotated[
         str | None, option("STATUS", "Only running, waiting, completed, failed, cancelled or abandoned ones.")
     ] = None,
+    tag: Annotated[str | None, option("TAG", "Only work items with this tag.")] = None,
     limit: options.Limit = 50,
 ) -> None:
-    """List the processes (durable functions that were started), last changed first; or show one.
+    """List the processes (durable functions and work items), last changed first; or show one.
 
     'abandoned': only one worker could run it, that worker is gone, and a person has given the process up.
     """
     async with sessions.view_runtime(shell.store) as runtime:
         wanted = cast("Any", status)  # the list refuses an unknown one
-        lines = await runtime.processes.list(name=name, session=session, status=wanted, limit=limit)
+        lines = await runtime.processes.list(name=name, session=session, status=wanted, tag=tag, limit=limit)
     columns: output.Columns[ProcessLine] = {
         "PROCESS": lambda line: one_line(line.id, 48),
-        "FUNCTION": lambda line: one_line(line.name or "-", 32),
+        "FUNCTION": lambda line: one_line(line.title or line.name or "-", 32),
         "STATUS": lambda line: line.status,
         "WAITS FOR": lambda line: one_line(
             ", ".join(line.waits) or ("-" if line.stuck is None else f"stuck: {line.stuck}"), 40
@@ -106,7 +107,9 @@ def _report_lines(out: Terminal, report: ProcessReport) -> Iterator[str]:
     name = out.paint(one_line(line.id, 160), "bold")
     yield f"{name}, {one_line(line.name or '-', 64)}, {out.status(line.status)}"
     yield f"  arguments {one_line(json_text(report.arguments), 400)}"
-    facts = {"session": line.session, "parent": line.parent, "error": line.error}
+    done = "" if line.fraction is None else f"{line.fraction:.0%} "
+    facts = {"title": line.title, "progress": f"{done}{line.note or ''}".strip(), "tags": ", ".join(line.tags)}
+    facts |= {"asked by": line.requested_by, "session": line.session, "parent": line.parent, "error": line.error}
     facts |= {"waits for": ", ".join(line.waits), "children": ", ".join(line.children)}
     if line.retry_of is not None:
         begun = "its failure" if line.retry_step is None else f"the step {line.retry_step}"
@@ -320,6 +323,52 @@ async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store:
         found = await find_process(runtime.store, id)
         won = await runtime.processes.settle_outside(found, {"value": result})
         return await _settle(runtime, process_journal(found), "completed", in_time=won)
+
+
+@processes.command()
+async def fail(id: ProcessArgument, reason: options.Reason = "", *, store: options.Store = DEFAULT_STORE) -> int:
+    """End a process that is carried out elsewhere, with a failure."""
+    async with sessions.edit_runtime(store) as runtime:
+        found = await find_process(runtime.store, id)
+        won = await runtime.processes.settle_outside(found, {"error": reason or "no reason was given"})
+        return await _settle(runtime, process_journal(found), "failed", in_time=won)
+
+
+@processes.command()
+async def external(
+    title: Annotated[str, argument("TITLE", "What is to be done.")],
+    *,
+    instructions: Annotated[str, option("TEXT", "How it is to be done.")] = "",
+    tag: Annotated[list[str] | None, option("TAG", "A word to find it by; may be given several times.")] = None,
+    requested_by: Annotated[str | None, option("NAME", "Who wants it.")] = None,
+    key: Annotated[str | None, option("KEY", "The same key is the same item.")] = None,
+    session: Annotated[str | None, option("ID", "The session to notify of its end.", "--session", "-S")] = None,
+    store: options.Store = DEFAULT_STORE,
+) -> None:
+    """Begin a work item: work of a person or another system. Prints its id; end it with 'complete' or 'fail'."""
+    async with open_runtime(store, drive=False) as runtime:
+        terms: dict[str, Any] = {"requested_by": requested_by, "key": key, "session": session}
+        item = await runtime.processes.external(title=title, instructions=instructions, tags=tag or [], **terms)
+        await runtime.processes.settle(process_journal(item.id))
+    output.stdout().line(item.id)
+
+
+@processes.command()
+async def progress(
+    id: ProcessArgument,
+    note: Annotated[str, argument("NOTE", "What has been done.")] = "",
+    *,
+    fraction: Annotated[float | None, option("PART", "The part that is done, from 0 to 1.")] = None,
+    store: options.Store = DEFAULT_STORE,
+) -> int:
+    """Report progress of a work item."""
+    async with sessions.edit_runtime(store) as runtime:
+        found = await find_process(runtime.store, id)
+        asked = await runtime.processes.find_external(found).progress(note, fraction)
+        if asked != "too_late":
+            await runtime.processes.settle(process_journal(found))
+    output.stdout().line("too late: it has ended" if asked == "too_late" else f"reported for {found}")
+    return options.FAILED if asked == "too_late" else 0
 
 
 async def _settle(runtime: Runtime, journal: str, wanted: str, *, in_time: bool) -> int:

@@ -208,14 +208,30 @@ _PATIENCE: Final = 2.0
 """Seconds that `cancel` and `compact` wait for the end of the turn."""
 
 
-async def cancel(id: options.TurnId, *, reason: options.Reason = "", store: options.Store = DEFAULT_STORE) -> int:
-    """Cancel the turn that is under way, in whichever process it runs.
+_Call = Annotated[str | None, options.option("CALL", "only this tool call, by its name in events: t3.2.1")]
 
-    Exit code 0 if it was cancelled, 1 if it was too late.
+
+async def cancel(
+    id: options.TurnId,
+    *,
+    call: _Call = None,
+    reason: options.Reason = "",
+    store: options.Store = DEFAULT_STORE,
+) -> int:
+    """Cancel the turn that is under way, in whichever process it runs; with --call, one tool call of it.
+
+    Exit code 0 if it was cancelled, 1 if it was too late. The cancel of a call is only asked for: the process that
+    drives its session carries it out.
     """
     out = stdout()
     async with edit_runtime(store) as runtime:
         target = await find_target(runtime.store, id)
+        if call is not None:
+            turn = runtime.session(target.id).turn(target.turn or call.partition(".")[0])
+            asked = await turn.cancel_call(call, reason)
+            late = asked == "too_late"
+            out.line(f"too late: {call} has its result" if late else f"asked for: {target.id}/{call} is to stop")
+            return FAILED if late else 0
         name = await _turn_to_cancel(runtime.store, target)
         if name is None:
             out.line(f"too late: {target.id} has nothing to cancel ({target.line.status})")

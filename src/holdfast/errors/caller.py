@@ -173,6 +173,32 @@ class TurnUnknown(ErrorFields, UsageError):
     _message = "the session {session!r} has no turn {turn!r}"
 
 
+class CallUnknown(ErrorFields, UsageError):
+    """The session has no such tool call, or none that can be cancelled by itself."""
+
+    session: str
+    call: str
+    reason: str
+    _message = "the session {session!r} has no call {call!e} to cancel: {reason}"
+
+
+class CallConflict(ErrorFields, UsageError):
+    """The key of a host call was used before with another tool, other arguments or another session."""
+
+    key: str
+    id: str
+    _message = "another host call was made under the key {key!r} ({id}); a new call needs a new key"
+
+
+class CallOverBudget(ErrorFields, UsageError):
+    """A budget of the session, the day or the agent leaves no room for a host call. It was not made."""
+
+    session: str
+    code: str
+    reason: str
+    _message = "the call for the session {session!r} was not made ({code}): {reason}; raise the limit, or wait"
+
+
 class TaskUnknown(ErrorFields, UsageError):
     """There is no such background task."""
 
@@ -327,12 +353,12 @@ class AttachmentUnknown(UsageError):
 
 
 class GateInvalid(ErrorFields, UsageError):
-    """`can_deliver` is not a plain function that returns True or False."""
+    """`can_deliver` is not a function that answers True or False, or did not answer in time."""
 
     gate: object
     reason: str
-    _message = """can_deliver {gate!e} is not valid: {reason}; give a plain function of the session's id that says
-        True or False, and call runtime.gate_changed() when it may say otherwise"""
+    _message = """can_deliver {gate!e} is not valid: {reason}; give a function of the session's id, plain or async, that
+        says True or False, and call runtime.gate_changed() when it may say otherwise"""
 
 
 class NotASession(ErrorFields, UsageError):

@@ -123,6 +123,24 @@ class EffectFailed(WorldError):
         self.message = message
 
 
+class CallDenied(ErrorFields, WorldError):
+    """A host call was not made, or its result is withheld: a rule, a hook or a person denied it."""
+
+    id: str
+    tool: str
+    reason: str
+    _message = "the call of {tool} ({id}) was denied: {reason}"
+
+
+class CallCancelled(ErrorFields, WorldError):
+    """A host call was cancelled before it had a result."""
+
+    id: str
+    tool: str
+    reason: str
+    _message = "the call of {tool} ({id}) was cancelled: {reason}"
+
+
 class EffectUnknown(ErrorFields, WorldError):
     """The effect began, its outcome was never recorded, and it was not repeated."""
 

@@ -48,6 +48,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """No stored rule answers this question."""
     implementation: str | None = None
     """The version of the tool, or the digest of its code; None in questions of releases that did not record it."""
+    host_call: str | None = None
+    """The id of the call, if the host made it outside a turn."""
 
     @property
     def digest(self) -> str:
@@ -56,8 +58,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def digest_with(self, arguments: dict[str, Any]) -> str:
         """The digest of the same call with other arguments."""
-        parts = [self.session, self.effect, self.agent, self.tool, self.definition, arguments, self.sandbox]
-        return digest(KIND, parts if self.implementation is None else [*parts, self.implementation])
+        parts: list[Any] = [self.session, self.effect, self.agent, self.tool, self.definition, arguments, self.sandbox]
+        parts += [part for part in (self.implementation, self.host_call) if part is not None]
+        return digest(KIND, parts)
 
     @property
     def id(self) -> str:

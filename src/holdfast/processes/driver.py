@@ -136,6 +136,7 @@ class FunctionDrive(ProcessDrive):
         self._abandoned: Admitted | None = None
         """The request to give the process up, if there is one."""
         self._transferred: set[int] = set()
+        """Inputs that were taken in: progress, and requests to work for another session."""
         self._ending = False
         """Its end is being recorded: a session that it is given to from here on is notified afterwards."""
         self._notifications: list[Notification] = []
@@ -210,6 +211,10 @@ class FunctionDrive(ProcessDrive):
             given = found.key.startswith(keys.TRANSFER_PREFIX) and found.input not in self._transferred
             if found.key == keys.ABANDON_KEY and self._abandoned is None:
                 self._abandoned = _admit_input(found, self._ledger.now())
+            elif found.key.startswith(keys.PROGRESS_PREFIX) and found.input not in self._transferred:
+                if not (self._ending or self._state.over):
+                    self._transferred.add(found.input)
+                    self._append([_admit_input(found, self._ledger.now())])
             elif given and not self._ending:
                 self._transferred.add(found.input)
                 self._append([_admit_input(found, self._ledger.now())])
@@ -267,8 +272,17 @@ class FunctionDrive(ProcessDrive):
         if made.recovery == "external":
             key = root.next("outside")
             ask = performer.request(key, "process", "outside", None)
-            source = StoreWait(self._store, self.session, keys.external_wait(performer.run))
-            told = await wait_value(performer, await waits.seek(root, key, ask, source))
+            span = None if made.item is None else made.item.span_ms
+            due = None if span is None else self._state.created + span
+            source = StoreWait(self._store, self.session, keys.external_wait(performer.run), due)
+            try:
+                told = await wait_value(performer, await waits.seek(root, key, ask, source))
+            except errors.WaitEnded as ended:
+                if ended.state != "expired":
+                    raise
+                late = "nobody completed it before its deadline"
+                raise errors.ProcessFailed(self._state.id, "deadline", late) from None
+            told = process_state.outside_answer(told)
             if "error" in told:
                 raise errors.ProcessFailed(self._state.id, "outside", str(told["error"]))
             return told.get("value")
@@ -349,11 +363,38 @@ class FunctionDrive(ProcessDrive):
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
+    async def _is_settled_outside(self) -> bool:
+        """End a process that was completed from outside before a request to stop it could count; False if it was not.
+
+        No completion can come after this: the caller of `complete` was told that it counts, or is told that it is late.
+        """
+        made = self._state.registration
+        if made is None or made.recovery != "external":
+            return False
+        name = keys.external_wait(keys.attempt_run(self._state.attempt))
+        await self._store.open_wait(self.session, name)
+        wait = (await self._store.cancel_wait(self.session, name)).wait
+        crash_point("external.withdrawn")
+        if wait.state != "resolved":
+            return False
+        told = process_state.outside_answer(msgspec.json.decode(wait.payload or b"null"))
+        if "error" in told:
+            await self._end("failed", error=ErrorInfo("ProcessFailed", str(told["error"])))
+            return True
+        result = encode_value(told.get("value"))
+        blob = await self._ledger.put_blob(result) if len(result) > self._ledger.inline_bytes else None
+        await self._end("completed", result=result, blob=blob)
+        return True
+
     async def _end_cancelled(self) -> None:
+        if await self._is_settled_outside():
+            return
         asked = cast("Admitted", self._interruption)
         await self._end("cancelled", first=[asked], error=ErrorInfo("cancelled", self._reason))
 
     async def _end_abandoned(self, asked: Admitted) -> None:
+        if await self._is_settled_outside():
+            return
         said = msgspec.json.decode(bytes(asked.body))
         who, why = said.get("by") or "somebody", said.get("reason") or "no reason was given"
         made = self._state.registration
@@ -421,7 +462,9 @@ class FunctionDrive(ProcessDrive):
 
     def _session_notice(self, session: str, status: str, told: str) -> Notify:
         body = process_state.notice_text(told)
-        title = f"The process {keys.process_id_of(self.session)} ({self._state.name}) is {status}"
+        made = self._state.registration
+        name = self._state.name if made is None or made.item is None else made.item.title
+        title = f"The process {keys.process_id_of(self.session)} ({name}) is {status}"
         key = f"process/{keys.process_id_of(self.session)}"
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
 

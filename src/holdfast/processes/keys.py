@@ -25,6 +25,10 @@ TRANSFER_PREFIX: Final = "holdfast/transfer/"
 """Prefix of the keys of inputs that give a process to another session."""
 RESERVED_PREFIX: Final = "holdfast/"
 """Prefix of input keys that are reserved for Holdfast."""
+PROGRESS_PREFIX: Final = "holdfast/progress/"
+"""Prefix of the keys of inputs that report the progress of a work item."""
+WORK_ITEM: Final = "external"
+"""The name under which work items are listed, in place of a function."""
 MAX_PROCESS_ID: Final = 160
 """Longest process id, in characters. Session and child ids are made from it."""
 
@@ -150,6 +154,11 @@ def wait_label(wait: str) -> str:
 def task_id(session: str, key: str) -> str:
     """The id of the task for the call `key` of a session. It is always the same."""
     return f"task-{digest('task', [session, key])[:20]}"
+
+
+def host_call_key(key: str) -> str:
+    """The key of a call that the host makes under `key`, beside the keys of the calls of turns."""
+    return f"host/{key}"
 
 
 def task_key(tool: str) -> str:

@@ -118,6 +118,14 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     """The number of results of the old process that a retry uses. Lists leave it out."""
     retries: tuple[str, ...] = ()
     """The retries of it, oldest first. Lists leave them out."""
+    title: str | None = None
+    """The title of a work item."""
+    tags: tuple[str, ...] = ()
+    requested_by: str | None = None
+    note: str | None = None
+    """The newest progress note of a work item."""
+    fraction: float | None = None
+    """The part of it that is done, from 0 to 1."""
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,7 +145,8 @@ class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 def process_line(state: ProcessState) -> ProcessLine:
     """The list line of a process."""
-    made = state.registration
+    made, told = state.registration, state.progress
+    item = None if made is None else made.item
     return ProcessLine(
         id=state.id,
         name=state.name,
@@ -156,6 +165,11 @@ def process_line(state: ProcessState) -> ProcessLine:
         retry_of=None if made is None or made.retry is None else made.retry.process,
         retry_step=None if made is None or made.retry is None else made.retry.step,
         reused=0 if state.inherited is None else state.inherited.results,
+        title=None if item is None else item.title,
+        tags=() if item is None else item.tags,
+        requested_by=None if item is None else item.requested_by,
+        note=None if told is None else told.note,
+        fraction=None if told is None else told.fraction,
     )
 
 
@@ -170,6 +184,8 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
             return event("created", detail=record.agent)
         case records.Admitted():
             other = "transferred" if record.key.startswith(keys.TRANSFER_PREFIX) else "came"
+            if record.key.startswith(keys.PROGRESS_PREFIX):
+                other = "progressed"
             what = _INPUT_EVENTS.get(record.key, other)
             return event(what, detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
         case records.Started():

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
     from datetime import timedelta
 
+    from holdfast.processes.work_item import ExternalWork
     from holdfast.runtime.context import RuntimeContext
 
 
@@ -213,6 +214,8 @@ class Processes:
         """Let `procedure` run here."""
         if not isinstance(procedure, ProcessDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise errors.InvalidArgument("process", procedure, "a function made with @hf.process")
+        if procedure.name == keys.WORK_ITEM:
+            raise errors.ProcessInvalid(procedure.name, "work items have this name; give the function another one")
         if self._context.engine is not None:
             check_deps(self._context.deps, procedure.deps, f"the process {procedure.name!r}")
         known = self.functions.setdefault(procedure.name, procedure)
@@ -261,6 +264,36 @@ class Processes:
             made.name, made.stored(args, kwargs), made.recovery, made.on_parent_end, taint=taint
         )
         return self.handle(await self.register(chosen, registration, session))
+
+    async def external(
+        self,
+        *,
+        title: str,
+        instructions: str = "",
+        tags: Sequence[str] = (),
+        requested_by: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        key: str | None = None,
+        session: str | None = None,
+        deadline: timedelta | float | None = None,
+    ) -> ExternalWork:
+        """Begin a work item: a process that a person or another system carries out. It is durable when this returns.
+
+        Whoever has its id or its token ends it with `complete` or `fail`, in any process. The same `key` with the same
+        content is the same item; with other content it raises `ProcessConflict`. The `session` is notified of its end.
+        After `deadline` (a timedelta or seconds) it fails.
+        """
+        from holdfast.processes.work_item import WorkItems, check_work_item  # it needs this module
+
+        self._context.sessions.check_open()
+        item = check_work_item(title, instructions, tags, requested_by, metadata, deadline)
+        return await WorkItems(self._context, self).begin(item, key, session)
+
+    def find_external(self, id: str) -> ExternalWork:
+        """The handle of a work item, by its id or its token. This reads nothing."""
+        from holdfast.processes.work_item import WorkItems
+
+        return WorkItems(self._context, self).handle(id)
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
         """Record that a process is to run. The same registration again finds the same process."""
@@ -407,7 +440,9 @@ class Processes:
         if isinstance(work, str):
             return None if only is not None and is_task_id(work) else self._drive(work)
         journal, known = work.journal, self._context.agents if is_task_id(work.journal) else self.functions
-        if (only is not None and work.session != only) or self.is_left(journal, work.wakes) or work.agent not in known:
+        if (only is not None and work.session != only) or self.is_left(journal, work.wakes):
+            return None
+        if work.agent not in known and (work.agent != keys.WORK_ITEM or is_task_id(journal)):
             return None
         return self._drive(journal)
 
@@ -467,6 +502,7 @@ class Processes:
         name: str | None = None,
         session: str | None = None,
         parent: str | None = None,
+        tag: str | None = None,
         before: lists.ProcessLine | None = None,
         limit: int = 50,
     ) -> list[lists.ProcessLine]:
@@ -491,7 +527,8 @@ class Processes:
         async for journals in candidates:
             for line in await self._lines(journals):
                 known = (line.status, line.name, line.session, line.parent)
-                if all(one is None or one == other for one, other in zip(wanted, known, strict=True)):
+                fits = all(one is None or one == other for one, other in zip(wanted, known, strict=True))
+                if fits and (tag is None or tag in line.tags):
                     found.append(line)
             if len(found) >= limit:
                 break

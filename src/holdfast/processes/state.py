@@ -11,7 +11,7 @@ An attempt that failed and is followed by another one is not an end: both are to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
@@ -53,6 +53,18 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
     """1 for a retry of the first run, 2 for a retry of that retry, and so on."""
 
 
+class WorkItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Work that a person or another system carries out."""
+
+    title: str
+    instructions: str = ""
+    tags: tuple[str, ...] = ()
+    requested_by: str | None = None
+    metadata: dict[str, Any] = {}
+    span_ms: int | None = None
+    """Most milliseconds from its acceptance to its end."""
+
+
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """The function and arguments of a process. Starting the same id again must give the same registration."""
 
@@ -70,6 +82,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """The taint of its arguments, if an outsider wrote them."""
     retry: Retry | None = None
     """Set if it is the retry of another process."""
+    item: WorkItem | None = None
+    """The work, if the process is a work item; it has no function then."""
 
 
 class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,6 +104,15 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The digest of the tool, if a person approved the call. A changed tool is not run."""
     implementation: str | None = None
     """The version of that tool, or the digest of its code; None if an old release did not record it."""
+    host: bool = False
+    """The host made the call outside a turn, and it is judged before it begins."""
+    notify: bool = False
+    """The session of a host call is notified of its end."""
+
+    @property
+    def is_silent(self) -> bool:
+        """True for a host call of which the model is not told."""
+        return self.host and not self.notify
 
 
 def decode_begin(body: bytes, kind: type[T]) -> T:
@@ -138,7 +161,7 @@ class ProcessState:
     turns: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """The agent turns that it started in sessions of its own."""
     progress: kinds.Progressed | None = None
-    """The newest report of a background call."""
+    """The newest report of a background call or a work item."""
     reports: int = 0
     """The number of reports."""
     outcome: kinds.Outcome | None = None
@@ -195,6 +218,11 @@ class ProcessState:
                 self.register(bytes(record.body))
             case kinds.Admitted() if record.key.startswith(keys.TRANSFER_PREFIX):
                 self.session = transferred_to(bytes(record.body))
+            case kinds.Admitted() if record.key.startswith(keys.PROGRESS_PREFIX):
+                said = msgspec.json.decode(bytes(record.body), type=dict[str, Any])
+                note, fraction = said.get("note") or None, said.get("fraction")
+                self.progress = kinds.Progressed(at=record.at, run=keys.FIRST_RUN, note=note, fraction=fraction)
+                self.reports += 1
             case kinds.Started() | kinds.Resumed():
                 self._enter(record.run)
                 self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
@@ -245,6 +273,13 @@ class ProcessState:
         if attempt is not None and attempt > self.attempt:
             self.attempt = attempt
             self.ended, self.error = None, None
+
+
+def outside_answer(told: Any) -> dict[str, Any]:  # any JSON value
+    """The answer that ends a process which is carried out elsewhere: its ``value``, or its ``error``."""
+    if isinstance(told, dict) and told.keys() in ({"value"}, {"error"}):
+        return cast("dict[str, Any]", told)
+    return {"value": told}
 
 
 def process_status(ended: kinds.Ended) -> ProcessStatus:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
 
@@ -22,17 +23,20 @@ from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnkno
 from holdfast.eventloop import cancel_and_wait
 from holdfast.logs import log_event
 from holdfast.messages import ToolCall
-from holdfast.names import check_choice, check_int
+from holdfast.names import MAX_INT, check_choice, check_int
 from holdfast.policy.hooks import TurnContext
 from holdfast.processes import keys, lists
 from holdfast.processes import state as process_state
 from holdfast.processes.driver import ProcessDrive
 from holdfast.processes.state import ProcessState, TaskCall, TaskStatus
-from holdfast.runtime.authorization import DENIED_ERROR
+from holdfast.processes.sub_agents import agent_under_mandate
+from holdfast.runtime.authorization import DENIED_ERROR, Authorizer
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
-from holdfast.runtime.tool_call import AuthorizedCall, PreparedCall, bind
+from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.taint import taint_of_session
+from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, PreparedCall, bind
 from holdfast.runtime.tool_execution import SpillableCall, ToolExecutor
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
@@ -43,6 +47,7 @@ from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Mapping, Sequence
 
     from holdfast.processes.service import Requested
@@ -128,12 +133,13 @@ class TaskDrive(ProcessDrive):
         return wait is not None and wait.state == "resolved"
 
     async def _metadata(self, turn: str) -> dict[str, Any]:
-        """The host's metadata of the session that made the call, and of the input of its turn."""
-        session, number = self._state.session, input_number(turn)
+        """The host's metadata of the session that made the call, and of the input of its turn, if a turn made it."""
+        session, number = self._state.session, input_number(turn) if turn else 0
         if session is None or number is None:
             return {}
         try:
-            line, found = await self._store.journal(session), await self._store.input(session, number)
+            line = await self._store.journal(session)
+            found = await self._store.input(session, number) if number else None
         except errors.HoldfastError:  # the session is missing or damaged: the call goes on without
             return {}
         said = None if found is None else decode_input(found.body)
@@ -142,7 +148,8 @@ class TaskDrive(ProcessDrive):
     async def _carry_out(self, run: TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
         work = self._work
         begun = self._state.begun and work is None
-        prepared = run.prepare(tool, begun=begun)
+        authorizer = await run.authorizer() if call.host else None
+        prepared = run.prepare(tool, begun=begun, authorizer=authorizer)
         if self._interruption is not None and work is None:
             await run.end(_outcome_when_cancelled(run, prepared, begun=begun), self._reason)
             return
@@ -155,11 +162,31 @@ class TaskDrive(ProcessDrive):
             outcome = records.Unknown(at=now, key=key) if begun else records.Failed(at=now, key=key, error=info)
             await run.end(outcome, interrupted=said)
             return
+        decided: list[records.Record] = []
+        consumed: tuple[str, ...] = ()
+        if authorizer is not None:
+            state = await run.authorize(authorizer, prepared)
+            if isinstance(state, ParkedCall):
+                await run.park(state.waits)
+                return
+            prepared, decided, consumed = state, [*state.before], state.consumes
+            if self._news:
+                await self._look()
+            if self._interruption is not None and not begun:
+                await run.end(_outcome_when_cancelled(run, prepared, begun=False), self._reason)
+                return
+            if not state.is_made and not begun:  # nothing begins that an interruption could leave unknown
+                run.performer.submit(decided, consume=consumed)
+                await run.end(await run.outcome(prepared, None, authorizer))
+                return
         if work is None:
             if begun and self._state.status == "running":
                 self._context.tasks.note_recovery(self._state)
             kind = records.Resumed if begun else records.Started
-            run.performer.submit([kind(at=run.performer.now(), run=records.TASK_RUN, by=self._context.process)])
+            entered = kind(at=run.performer.now(), run=records.TASK_RUN, by=self._context.process)
+            crash_point("task.before_begin")
+            # An approval is consumed in the same commit as the decision that uses it, and the begin of the call.
+            run.performer.submit([*decided, entered], consume=consumed)
             facts = {"task": self._state.id, "tool": call.tool, "session": self._state.session}
             log_event(_log, logging.INFO, "task resumed" if begun else "task started", **facts)
             await run.performer.settle()
@@ -167,7 +194,7 @@ class TaskDrive(ProcessDrive):
             work.context.move(run, prepared.key)
             run.call_began = True
         self._work = None
-        body = self._begin(run.performer, run.outcome(prepared, work))
+        body = self._begin(run.performer, run.outcome(prepared, work, authorizer))
         try:
             if self._interruption is not None:
                 await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
@@ -196,6 +223,16 @@ class TaskDrive(ProcessDrive):
             await run.end(outcome)
 
 
+@dataclass(frozen=True, slots=True)
+class HostCallOwner:
+    """A host call, as the authorizer sees it: its waits are in its own journal."""
+
+    context: RuntimeContext
+    session: str
+    waits: JournalWaits
+    host_call: str
+
+
 class TaskRun:
     """One run of a background call, as its tool sees it."""
 
@@ -214,7 +251,7 @@ class TaskRun:
         self._context = context
         self._state = state
         self._loop = asyncio.get_running_loop()
-        waits = JournalWaits(context.store, state.id)
+        waits = self._waits = JournalWaits(context.store, state.id)
         self.waits = ToolWaits(waits, self.performer)
         self.deferrals = Deferrals(waits, self.performer)
         self.agent = context.agents.get(state.name or "")
@@ -222,7 +259,26 @@ class TaskRun:
         self._report: tuple[str | None, float | None] | None = None
         self._report_timer: asyncio.TimerHandle | None = None
 
-    def prepare(self, tool: AnyTool | None, *, begun: bool) -> PreparedCall:
+    async def authorizer(self) -> Authorizer | None:
+        """Decides about a call of the host; None if the agent is not known here."""
+        if self.agent is None:
+            return None
+        conversation = await read_conversation(self._context.store, self.session)
+        agent = agent_under_mandate(self.agent, conversation.mandate, self._context.agents)
+        if agent is None:
+            return None
+        owner = HostCallOwner(self._context, self.session, self._waits, self._state.id)
+        made = Authorizer(owner, agent, self.performer, self._hook_runner())
+        await made.recall([keys.task_key(self._call.tool)])
+        return made
+
+    async def authorize(self, authorizer: Authorizer, prepared: PreparedCall) -> AuthorizedCall | ParkedCall:
+        """Judge a call of the host by hooks, policy and people, with the taint that its session has now."""
+        taint = await taint_of_session(self._context.store, self._context.agents, self.session)
+        [state] = await authorizer.authorize([prepared], taint)
+        return state
+
+    def prepare(self, tool: AnyTool | None, *, begun: bool, authorizer: Authorizer | None = None) -> PreparedCall:
         """Decide whether to begin the call, repeat it, or find out its outcome."""
         call, key = self._call, keys.task_key(self._call.tool)
         past = self.performer.past
@@ -232,6 +288,10 @@ class TaskRun:
         if isinstance(decision, SettleAsUnknown) and was_suspended(past, key):
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
+        edited = False
+        if authorizer is not None:
+            decisions = authorizer.decisions(key)
+            edited, sent = decisions.edited, decisions.applied_to(sent)
         bound, refused = bind(sent, tool, () if self.agent is None else self.agent.tools)
         if not begun and tool is not None and not _is_approved(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
@@ -246,16 +306,35 @@ class TaskRun:
             intended=True,
             bound=bound,
             refused=refused,
+            edited=edited,
             idempotency=call.idempotency,
+            nested=call.host,
+            output_limit=MAX_INT if call.host else None,
         )
 
-    async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> records.Outcome:
-        """Make the call, or wait for the one under way."""
+    def _hook_runner(self) -> HookRunner:
         turn: TurnContext[Any] = TurnContext(
             self.session, self._state.name or "", self.run, self.metadata, self.host.deps
         )
         hooks, clean = () if self.agent is None else self.agent.hooks, self.performer.redactor.text
-        current_hooks.set(HookRunner(hooks, turn, guards=self._context.hooks, clean=clean))
+        return HookRunner(hooks, turn, guards=self._context.hooks, clean=clean)
+
+    async def outcome(
+        self, prepared: PreparedCall, work: SpillableCall | None, authorizer: Authorizer | None = None
+    ) -> records.Outcome:
+        """Make the call, or wait for the one under way. Hooks see the result of a host call."""
+        outcome = await self._outcome(prepared, work)
+        if authorizer is None or not isinstance(prepared, AuthorizedCall):
+            return outcome
+        beside = authorizer.beside.pop(prepared.key, ())
+        if beside:
+            self.performer.submit([*beside], patient=True)
+        return await authorizer.apply_result_hooks(prepared, outcome, {})
+
+    async def _outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> records.Outcome:
+        current_hooks.set(self._hook_runner())
+        if isinstance(prepared, AuthorizedCall) and prepared.answer is not None:
+            return await self.performer.succeeded(prepared.key, None, prepared.answer)
         if work is not None:
             work.call = prepared
             return await self._executor.finish(work)
@@ -282,7 +361,7 @@ class TaskRun:
         status, error = _end_status(outcome, cancelled, interrupted)
         ended = records.Ended(at=self.performer.now(), run=records.TASK_RUN, status=status, error=error)
         notices: list[Notify] = []
-        if self._state.session is not None:
+        if self._state.session is not None and not self._call.is_silent:
             word, about, text = process_state.task_status(ended), self._state.id, ""
             if isinstance(outcome, records.Done):
                 given = await self.performer.read_value(outcome)
@@ -448,6 +527,16 @@ class Tasks:
     async def _claim(self, id: str) -> Lease:
         return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # submitted when this runs: after the accept
 
+    async def start_host_call(self, id: str, agent: str, call: TaskCall, session: str) -> None:
+        """Carry out a call of the host; returns when it is durable."""
+        try:
+            await self._context.processes.accept(id, agent, call, session)
+        except (errors.KeyConflict, errors.JournalConflict):
+            if (await self.task(id)).call != call:  # another process made it in the same moment
+                raise errors.CallConflict(call.call_id.removeprefix(keys.host_call_key("")), id) from None
+        crash_point("call.accepted")
+        self._context.processes.begin_drive(id)
+
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         id = keys.task_id(session, call.key)
         with suppress(errors.KeyConflict):  # a process before this one has written it
@@ -488,6 +577,16 @@ class Tasks:
             if len(found) >= most:
                 break
         return found[:most]
+
+    async def under_way(self, session: str) -> builtins.list[str]:
+        """The ids of the tasks of a session that have not ended."""
+        return [
+            line.id
+            for status in ("idle", "running", "waiting")
+            async for page in lists.journal_pages(self._store, keys.TASK_ROLE, session=session, status=status)
+            for line in page
+            if line.quarantine is None
+        ]
 
     async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""

@@ -48,6 +48,8 @@ class Approval:
     sandbox: str | None = None
     always: str | None = None
     """The rule that would allow calls like this one from now on; None if rules can't express it."""
+    host_call: str | None = None
+    """The id of the call, if the host made it by `Runtime.call`; None for a call of a turn."""
 
 
 _SHARED_FIELDS: Final = frozenset(Approval.__match_args__).difference(("expires", "always"))

@@ -7,15 +7,23 @@ exactly the approved call, and the current policy still denies.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
-from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError, PayloadTooLarge
+from holdfast.errors import (
+    EffectFailed,
+    EffectUnknown,
+    HoldfastError,
+    JournalCorrupt,
+    PayloadTooLarge,
+    RuleCorrupt,
+)
 from holdfast.messages import ToolCall, ToolResult
 from holdfast.policy import approvals
 from holdfast.policy.approvals import Approved, Denied, Question
@@ -36,10 +44,12 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.session_driver import SessionDrive
+    from holdfast.runtime.context import RuntimeContext
+    from holdfast.runtime.waits import JournalWaits
     from holdfast.store.contract import Wait
 
 
+_log: Final = logging.getLogger("holdfast.policy")
 HOOK_SUFFIX: Final = "/%hook"
 """Key suffix of the record with the decisions of hooks about a call."""
 _EDIT_SUFFIX: Final = f"{HOOK_SUFFIX}-edit-"
@@ -54,10 +64,25 @@ _decisions: Final = msgspec.json.Decoder(list[ToolDecision])
 _answers: Final = msgspec.json.Decoder(Approved | Denied)
 
 
-class Authorizer:
-    """Decides about the calls of one turn, before they begin and after their outcome."""
+class CallOwner(Protocol):
+    """The session or the host call whose calls are judged."""
 
-    def __init__(self, host: SessionDrive, agent: Agent, performer: Performer, hooks: HookRunner) -> None:
+    @property
+    def context(self) -> RuntimeContext: ...
+    @property
+    def session(self) -> str: ...
+    @property
+    def waits(self) -> JournalWaits: ...
+    @property
+    def host_call(self) -> str | None:
+        """The id of the host call; None for the calls of a turn."""
+        ...
+
+
+class Authorizer:
+    """Decides about the calls of one turn, or about one host call, before they begin and after their outcome."""
+
+    def __init__(self, host: CallOwner, agent: Agent, performer: Performer, hooks: HookRunner) -> None:
         self._host = host
         self._agent = agent
         self._performer = performer
@@ -98,11 +123,10 @@ class Authorizer:
         known, call = self.decisions(prepared.key), authorized(prepared)
         if known.questioned:
             # A recorded answer counts only if the sealed row of its question agrees; otherwise it was forged.
-            store, journal = self._host.context.store, self._host.session
-            wait = None if known.answered is None else await store.wait(journal, known.answered)
+            wait = None if known.answered is None else await self._host.waits.find(known.answered)
             forged = known.forged(wait, begun=not call.fresh)
             if forged is not None:
-                raise await self._host.quarantine(f"{forged}: another program has written that")
+                raise await self._quarantine(f"{forged}: another program has written that")
             if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
                 call = _denied_by_person(call, Denied("the approval was revoked"))
         if not call.fresh or call.bound is None or call.refused is not None:
@@ -165,11 +189,26 @@ class Authorizer:
         # An open question is waited for, also where the policy would not ask any more.
         if decision.verdict == "allow" and not asked:
             return call
-        if not each and not known.asked and await self._host.is_always_allowed(self._agent.name, subject):
+        if not each and not known.asked and await self._is_always_allowed(subject):
             return call
         if known.questioned and not asked:
             question = replace(question, why=f"{question.why}; {CHANGED}")
         return await self._ask(call, question, decision.expires_ms, taint, asked=asked)
+
+    async def _is_always_allowed(self, subject: Subject) -> bool:
+        """True if a person has stored a rule that allows this call."""
+        try:
+            stored = await self._host.context.store.rules(self._agent.name)
+        except RuleCorrupt as error:
+            _log.error("%s; nothing is allowed by stored rules", error)
+            return False
+        return approvals.is_allowed_by_stored([rule.body for rule in stored], subject)
+
+    async def _quarantine(self, reason: str) -> JournalCorrupt:
+        """Take the journal out of use because it can't be trusted; returns the error to raise."""
+        journal = self._host.waits.journal
+        await self._host.context.store.quarantine(journal, reason)
+        return JournalCorrupt(journal, 0, reason)
 
     def _question(self, call: AuthorizedCall, subject: Subject, decision: Decision, *, each: bool) -> Question:
         """The question about the current call.
@@ -189,6 +228,7 @@ class Authorizer:
             asked=self._performer.now(),
             each=each,
             implementation=None if call.tool is None else call.tool.implementation,
+            host_call=self._host.host_call,
         )
         older = replace(question, implementation=None)
         return older if self._performer.recorded(older.wait) is not None else question

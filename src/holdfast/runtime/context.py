@@ -27,7 +27,7 @@ from holdfast.turns.machine import Ending
 from holdfast.turns.programs import ChangedVariables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.agent import Agent
     from holdfast.engine.embedded import EmbeddedEngine
@@ -99,7 +99,7 @@ class RuntimeContext:
     turnstile: drive.Turnstile
     lease_ms: int
     prices: Mapping[str, Price]
-    can_deliver: Callable[[str], bool]
+    can_deliver: Callable[[str], Awaitable[bool]]
     """The host's answer to: may notifications enter this session now?"""
     process: str
     """Name of this operating-system process in records."""

@@ -15,7 +15,7 @@ from holdfast.errors import RuntimeUnopened
 from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOOL_MS, TICK
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
     from types import TracebackType
@@ -136,7 +136,7 @@ async def open(
     max_calls: int = MAX_CALLS,
     drive: bool = True,
     prices: Mapping[str, Price] | None = None,
-    can_deliver: Callable[[str], bool] | None = None,
+    can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
     mirror: bool = True,
     secrets: SecretsInput = None,
     hooks: Sequence[Hooks] = (),
@@ -157,10 +157,10 @@ async def open(
     Opening resumes interrupted work at once. With `drive=False` the runtime only reads and accepts: another process
     does the work.
 
-    `can_deliver` decides whether notifications may enter a session now; call `runtime.gate_changed` when its answer may
-    have changed. It is asked again every `gate_interval` (5 s) while notifications wait. A background call whose agent
-    lacks the tool here waits for a process that has it, up to `missing_tool_deadline` (24 hours). Memory is mirrored as
-    files next to the store unless `mirror` is False.
+    `can_deliver`, plain or async, decides whether notifications may enter a session now; call `runtime.gate_changed`
+    when its answer may have changed. It is asked again every `gate_interval` (5 s) while notifications wait. A
+    background call whose agent lacks the tool here waits for a process that has it, up to `missing_tool_deadline` (24
+    hours). Memory is mirrored as files next to the store unless `mirror` is False.
 
     `hooks` apply to all agents and run after the agent's own, so they see the final values. `inline_budget` is how long
     models wait for a tool call unless the tool or the agent sets another time; 0.3 s suits a person who waits for each

@@ -203,6 +203,7 @@ class _ReplayHost:
 
     def __init__(self, session: str) -> None:
         self.session = session
+        self.stopped_calls: dict[str, object] = {}
         self.context = _NoRuntime()
         self.waits = waits.JournalWaits(cast("Store", self.context), session)
 

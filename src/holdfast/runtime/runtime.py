@@ -32,9 +32,10 @@ from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
 from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
 from holdfast.runtime.hooks import AfterTurnHooks
+from holdfast.runtime.host_call import HostCall, HostCalls
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.session import Session, Sessions
+from holdfast.runtime.session import AbortedCall, Session, Sessions
 from holdfast.runtime.side_channel import open_side_channel
 from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.store.retention import Forgotten
     from holdfast.store.sqlite.backup import BackupReport
     from holdfast.telemetry import Telemetry
+    from holdfast.tools.definition import AnyTool, Tool
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
@@ -148,7 +150,7 @@ class Runtime:
         drive: bool = True,
         only: str | None = None,
         own_prices: Mapping[str, Price] | None = None,
-        can_deliver: Callable[[str], bool] | None = None,
+        can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
         mirror: Path | str | None = None,
         hooks: Sequence[Hooks] = (),
         inline_budget: timedelta | float | None = None,
@@ -197,6 +199,7 @@ class Runtime:
         self._sessions = self._context.sessions = Sessions(self._context, self.register)
         self.tasks = self._context.tasks = tasks.Tasks(self._context)
         """Background calls: tool calls that continue after the model has had an answer."""
+        self._calls = HostCalls(self._context)
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
         self.children = self._context.children = sub_agents.SubAgents(self._context)
@@ -429,6 +432,66 @@ class Runtime:
             asked = self._sessions.handle(name, agent, expected=expected)
             return await (await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)).outcome()
 
+    @overload
+    async def call(
+        self,
+        tool: Tool[..., Awaitable[R]],
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[R]: ...
+
+    @overload
+    async def call(
+        self,
+        tool: Tool[..., R],
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[R]: ...
+
+    @overload
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[Any]: ...
+
+    async def call(
+        self,
+        tool: AnyTool | str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> HostCall[Any]:
+        """Make one tool call outside a turn, with a tool of the session's agent: by the tool, or by its name.
+
+        It runs under the policy, the hooks and the approvals of the agent, with the taint of the session, exactly once.
+        When this returns, the call is durable, and has its result, or goes on in the background: it is awaited for
+        `inline_budget` (by default that of the tool, the agent or the runtime, or to its end), or until it waits for
+        somebody. See `HostCall.disposition`. The same `key` with the same content is the same call; with other content
+        it raises `CallConflict`. The model learns of the call only with `notify`: then the session is notified of its
+        end.
+        """
+        self._sessions.check_open()
+        session = session_driver.check_session_id(session)
+        given = {} if arguments is None else arguments
+        return await self._calls.call(tool, given, session, key, inline_budget, notify=notify)
+
     # ---- processes ----
 
     @overload
@@ -511,6 +574,14 @@ class Runtime:
 
     # ---- stopping and answering ----
 
+    async def abort_calls(self, session: str, reason: str = "") -> list[AbortedCall]:
+        """Cancel all tool calls of a session that are under way: those of its turn, and those in the background.
+
+        The turn goes on, and the model reads how each of its calls ended; see `Turn.cancel_call`.
+        """
+        self._sessions.check_open()
+        return await self._sessions.abort_calls(session_driver.check_session_id(session), reason)
+
     async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
         """Answer a wait, or give the result of a deferred call; `error` reports a failure instead.
 
@@ -557,13 +628,13 @@ class Runtime:
         `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
         approved = await self._approvals.approve(id, by, arguments, always, digest)
-        self._context.poke(approved.session)
+        self._context.poke(approved.host_call or approved.session)
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
         """Refuse a call; the model gets the reason as its result, and the turn continues."""
         denied = await self._approvals.deny(id, reason, by)
-        self._context.poke(denied.session)
+        self._context.poke(denied.host_call or denied.session)
         return denied
 
     # ---- events ----
@@ -636,10 +707,12 @@ class Runtime:
         at: datetime | None = None,
         expires: datetime | None = None,
         kind: str = "host",
+        payload: object = None,
     ) -> Notification:
         """Notify a session: at the next safe point of its turn, or as a new turn if it is idle.
 
-        The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
+        The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`. The
+        model reads title and body; `payload` is a JSON value for your application (`Notification.payload`).
         """
         self._sessions.check_open()
         found, fresh = await self.store.notify(
@@ -651,6 +724,7 @@ class Runtime:
             priority=priority,
             due=session_driver.wall_milliseconds(at),
             expires=session_driver.wall_milliseconds(expires),
+            payload=payload,
         )
         if fresh and (at is None or found.due <= self.store.clock.read().wall):
             self._context.poke(session)

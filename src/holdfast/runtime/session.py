@@ -25,9 +25,10 @@ from holdfast.runtime import session_driver, session_records
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.changes import Expectation, follow_session, session_cursor
 from holdfast.runtime.turn import CancelStatus, Turn
-from holdfast.store.inbox import AdmissionWindow, stop_key
+from holdfast.store.inbox import AdmissionWindow, stop_call_key, stop_key
 from holdfast.turns import keys, results
 from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
+from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -44,6 +45,15 @@ REFUSALS: Final = (
     *(errors.KeyConflict, errors.PayloadTooLarge, errors.RateExceeded),
 )
 """Errors of well-formed inputs that are refused: these refusals are recorded."""
+
+
+class AbortedCall(msgspec.Struct, frozen=True):
+    """A tool call that `abort_calls` has asked to cancel."""
+
+    call: str
+    """Its name in events, such as ``t3.2.1``; in the background, the id of its task."""
+    tool: str
+    status: CancelStatus
 
 
 class UsageLine(msgspec.Struct, frozen=True):
@@ -498,6 +508,38 @@ class Sessions:
         # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
         await self._context.children.stop_turn(session, run, reason)
         return "requested" if fresh else "already_requested"
+
+    async def request_call_stop(self, session: str, run: str, call: str, reason: str) -> CancelStatus:
+        """Request that one call of a turn, by its key, is cancelled; the first request counts. It is durable then."""
+        self.check_loop()
+        body = msgspec.to_builtins(CancelRequest(run, reason, call))
+        try:
+            fresh = (await self._store.accept(session, body, key=stop_call_key(call), urgent=True)).fresh
+        except errors.KeyConflict:
+            fresh = False
+        if self._context.engine is not None:
+            self._context.engine.retry(session)
+        crash_point("cancel.call_accepted")
+        return "requested" if fresh else "already_requested"
+
+    async def abort_calls(self, session: str, reason: str) -> list[AbortedCall]:
+        """Request that all calls under way of a session are cancelled, in its turn and in the background."""
+        reason = names.check_text("reason", reason)
+        await self._store.read_position()  # calls that are being recorded are seen
+        found = await session_records.read_conversation(self._store, session)
+        aborted: list[AbortedCall] = []
+        turn = found.turn
+        for ordinal, call in enumerate(() if turn is None else turn.batch, 1):
+            if turn is None or call.name == PROGRAM or ordinal in turn.results:
+                continue
+            key = keys.call_key(turn.run, turn.batch_id, ordinal, call.name)
+            status = await self.request_call_stop(session, turn.run, key, reason)
+            aborted.append(AbortedCall(f"{turn.run}.{turn.batch_id}.{ordinal}", call.name, status))
+        tasks = self._context.tasks
+        for id in await tasks.under_way(session):
+            call = (await tasks.task(id)).call
+            aborted.append(AbortedCall(id, "" if call is None else call.tool, await tasks.cancel(id, reason)))
+        return aborted
 
     async def settle(self, session: str) -> None:
         """Carry out the stop requests of a session that no runtime drives."""

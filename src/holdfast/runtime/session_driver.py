@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,9 +23,9 @@ from holdfast.effects.canonical import canonical, error_info
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.logs import log_event
 from holdfast.models.prices import reply_cost
-from holdfast.policy import approvals, rules
+from holdfast.policy import rules
 from holdfast.processes.sub_agents import agent_under_mandate
-from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
+from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Parked, Record, Resumed, Started, Unknown
 from holdfast.runtime import drive, session_records, tool_call, turn_runner
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, RuntimeContext
@@ -38,7 +38,7 @@ from holdfast.turns import keys, machine, notices, results
 from holdfast.turns.conversation import CancelRequest, OpenTurn, UserInput, deadline_wait, decode_input, input_blobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from holdfast import events
     from holdfast.policy import limits
@@ -85,29 +85,34 @@ class Interruption:
 
 
 _DEADLINE_ENDING: Final = machine.Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
+GATE_SECONDS: Final = 1.0
+"""Time that an async `can_deliver` has to answer; without an answer the gate is closed."""
 MAX_NOTIFICATIONS: Final = 32
 """Most notifications that are read for one input."""
 
 
-def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
-    """Wrap the host's `can_deliver`; raises `GateInvalid` unless it is a synchronous function.
+def check_gate(given: Callable[[str], bool | Awaitable[bool]] | None) -> Callable[[str], Awaitable[bool]]:
+    """Wrap the host's `can_deliver`, a plain or an async function; raises `GateInvalid` for anything else.
 
-    Any answer but a bool raises, instead of counting as a yes: an unawaited coroutine is truthy.
+    Any answer but a bool raises, instead of counting as a yes, and so does one that takes longer than `GATE_SECONDS`.
     """
-    if given is None:
-        return lambda _: True
-    if not callable(given):
+    if given is not None and not callable(given):
         raise GateInvalid(given, f"it is a {type(given).__name__}")
-    call = getattr(given, "__call__", None)  # noqa: B004  an object whose call is asynchronous
-    if inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(given):
-        raise GateInvalid(given, "it is asynchronous, and nobody can wait for it there")
+    if given is not None and inspect.isasyncgenfunction(given):
+        raise GateInvalid(given, "it is an async generator")
 
-    def ask(session: str) -> bool:
+    async def ask(session: str) -> bool:
+        if given is None:
+            return True
         said: object = given(session)
+        if inspect.isawaitable(said):
+            try:
+                async with asyncio.timeout(GATE_SECONDS):
+                    said = await said
+            except TimeoutError:
+                raise GateInvalid(given, f"it did not answer within {GATE_SECONDS:g} s") from None
         if type(said) is bool:
             return said
-        if inspect.iscoroutine(said):
-            cast("Coroutine[object, object, object]", said).close()
         raise GateInvalid(given, f"it answered with a {type(said).__name__}")
 
     return ask
@@ -149,6 +154,7 @@ class SessionDrive(drive.JournalDrive):
         """The turn under way."""
         self.show: Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
         """Publish a live event."""
+        self.waits = JournalWaits(self._store, session)
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
         """The session's current agent, also if this runtime does not have it."""
@@ -160,6 +166,10 @@ class SessionDrive(drive.JournalDrive):
         # Inputs from outside.
         self._listener: Callable[[], None] | None = None
         self._inbox: list[InboxInput] = []
+        self.stopped_calls: dict[str, InboxInput] = {}
+        """Requests to stop single calls of the open turn, by the key of the call; `admit_call_stop` takes one."""
+        self._tried_stops: set[int] = set()
+        """Such requests that a run of the turn has seen: a call that only waits is resumed once for each."""
         self._taken: set[int] = set()
         """Inputs that entered the journal here; their record may not be durable yet."""
         self._alarm: asyncio.TimerHandle | None = None
@@ -240,6 +250,8 @@ class SessionDrive(drive.JournalDrive):
             await asyncio.gather(self._looking, return_exceptions=True)
         if self._news or self._interruption is not None or self._handed:
             return True
+        if any(found.input.input not in self._tried_stops for found in self.stopped_calls.values()):
+            return True  # for a call that was parked before the request came, or of a turn that has just ended
         if self._held_back and (turn is None or turn.parked is None):
             self._held_back = False
             return turn is not None  # inputs that waited behind it can be delivered now
@@ -289,7 +301,8 @@ class SessionDrive(drive.JournalDrive):
         taken_over = turn.parked is None and before != self.context.process
         if self._interruption is None:
             idle = self._agent is None or self._stops_only
-            if idle or (turn.parked is not None and not await self.waits.any_ended(turn.parked.waits)):
+            self._tried_stops.update(found.input.input for found in self.stopped_calls.values())
+            if idle or (turn.parked is not None and not await self._is_answered(turn, turn.parked)):
                 return None, []
         if handed:  # the same process continues with it
             return turn, []
@@ -301,6 +314,10 @@ class SessionDrive(drive.JournalDrive):
             before=before if taken_over else None,
         )
         return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
+
+    async def _is_answered(self, turn: OpenTurn, parked: Parked) -> bool:
+        """True if a wait of a parked turn has ended, or one of its waiting calls is to be stopped."""
+        return any(turn.is_open_call(key) for key in self.stopped_calls) or await self.waits.any_ended(parked.waits)
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn, begun by the oldest input that waits, steering or not."""
@@ -359,12 +376,13 @@ class SessionDrive(drive.JournalDrive):
             InboxInput(found, decode_input(found.body)) for found in pending if found.input not in self._taken
         ]
         self._stop_open()
+        self._stop_calls()
         ends = self._unstarted_turns()
         self._set_alarm()
         if ends:
             await self._ledger.append([record for end in ends for record in await self._end_records(end)])
             self.context.changes.ended(self.session)
-        if ready and self._may_deliver():
+        if ready and self._may_deliver() and await self._gate_is_open() and self._may_deliver():
             await self._deliver(ready)
         self._seen = seen
 
@@ -401,8 +419,12 @@ class SessionDrive(drive.JournalDrive):
         if any(isinstance(found.said, UserInput) and found.said.origin == "holdfast" for found in self._inbox):
             self._held_back = True  # those before it have not entered yet
             return False
+        return True
+
+    async def _gate_is_open(self) -> bool:
+        """The answer of the host's `can_deliver`. The turn may go on or end meanwhile."""
         try:
-            return self.context.can_deliver(self.session)
+            return await self.context.can_deliver(self.session)
         except Exception:  # the host's own function: nothing is lost over it, the next look asks again
             _log.exception("can_deliver failed for session %r; its notifications wait", self.session)
             return False
@@ -419,6 +441,19 @@ class SessionDrive(drive.JournalDrive):
         if turn.deadline is not None and turn.deadline <= self._ledger.now():
             self._interrupt(Interruption(_DEADLINE_ENDING))
 
+    def _stop_calls(self) -> None:
+        """Stop single calls of the open turn that requests name. A call that has not begun is not begun any more."""
+        turn, run = self._open, self._turn
+        self.stopped_calls = {}
+        for found in self._inbox:
+            stop = found.said
+            if not isinstance(stop, CancelRequest) or stop.tool_call is None or turn is None or stop.cancel != turn.run:
+                continue
+            if run is None or not run.has_settled(stop.tool_call):
+                self.stopped_calls[stop.tool_call] = found
+                if run is not None:
+                    run.stop_call(stop.tool_call)
+
     def _interrupt(self, found: Interruption) -> None:
         """Stop the open turn. The first reason wins."""
         if self._interruption is None:
@@ -428,13 +463,16 @@ class SessionDrive(drive.JournalDrive):
 
     def _unstarted_turns(self) -> list[Interruption]:
         """Remove from the inbox, in one pass, turns that end unstarted and stop requests that change nothing."""
-        turn, now = self._open, self._ledger.now()
+        turn, now, stops = self._open, self._ledger.now(), {found.input.input for found in self.stopped_calls.values()}
         queued = {found.run: found for found in self._inbox if isinstance(found.said, UserInput)}
         ends: list[Interruption] = []
         for found in self._inbox:
-            if isinstance(found.said, CancelRequest) and not (turn is not None and _stops_turn(found.said, turn)):
+            if not isinstance(found.said, CancelRequest) or found.input.input in stops:
+                continue
+            if not (turn is not None and _stops_turn(found.said, turn)):
                 ending = machine.Ending("cancelled", "cancelled", found.said.reason)
-                ends.append(Interruption(ending, found, queued.pop(found.said.cancel, None)))
+                late = found.said.tool_call is not None
+                ends.append(Interruption(ending, found, None if late else queued.pop(found.said.cancel, None)))
         for waiting in queued.values():
             due = waiting.deadline(self._agent)
             if due is not None and due <= now:
@@ -445,6 +483,8 @@ class SessionDrive(drive.JournalDrive):
         return ends
 
     async def _end_records(self, end: Interruption) -> list[Record]:
+        if end.stop is not None:
+            await self._stop_task(end.stop.said)
         records: list[Record] = [] if end.stop is None else [await self._admit(end.stop)]
         if end.waiting is not None:
             run, value = end.waiting.run, msgspec.Raw(msgspec.json.encode(end.ending))
@@ -452,6 +492,14 @@ class SessionDrive(drive.JournalDrive):
             status = end.ending.status
             records.append(Ended(at=self._ledger.now(), run=run, status=status, value=value, unstarted=True))
         return records
+
+    async def _stop_task(self, stop: UserInput | CancelRequest) -> None:
+        """Cancel the background task of a call that went to the background before the request to stop it was read."""
+        if not isinstance(stop, CancelRequest) or stop.tool_call is None:
+            return
+        task = await self.context.tasks.task_for_call(self.session, stop.tool_call)
+        if task is not None:
+            await self.context.tasks.cancel(task, stop.reason)
 
     def _set_alarm(self) -> None:
         """Schedule the next look at the inbox for the next deadline."""
@@ -586,32 +634,16 @@ class SessionDrive(drive.JournalDrive):
 
     # ---- used by the turn ----
 
-    @cached_property
-    def waits(self) -> JournalWaits:
-        return JournalWaits(self._store, self.session)
+    host_call = None
 
     @cached_property
     def tool_host(self) -> ToolHost:
         """The runtime as tools see it (``ctx.host``)."""
         return ToolHost(self.context, self.session, self._agent_name)
 
-    async def is_always_allowed(self, agent: str, subject: rules.Subject) -> bool:
-        """True if a person has stored a rule that allows this call."""
-        try:
-            stored = await self._store.rules(agent)
-        except errors.RuleCorrupt as error:
-            _log.error("%s; nothing is allowed by stored rules", error)
-            return False
-        return approvals.is_allowed_by_stored([rule.body for rule in stored], subject)
-
     def price(self, reply: messages.ModelReply, asked: str) -> float | None:
         """Cost of a reply in US dollars, by the model that replied or else the one requested; None if unknown."""
         return reply_cost(reply, asked, self.context.prices)
-
-    async def quarantine(self, reason: str) -> errors.JournalCorrupt:
-        """Take the session out of use because its journal can't be trusted; returns the error to raise."""
-        await self._store.quarantine(self.session, reason)
-        return errors.JournalCorrupt(self.session, 0, reason)
 
     def show_late(self, kind: type[events.LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Publish an event that may come after this drive: by the buffer of the running drive, or by a new one."""
@@ -645,6 +677,13 @@ class SessionDrive(drive.JournalDrive):
             for record, (_, said) in zip(admitted, entering, strict=True)
         ]
 
+    async def admit_call_stop(self, key: str) -> tuple[Admitted, str]:
+        """The record that takes in the request to stop the call `key`, and the reason for the model."""
+        found = self.stopped_calls.pop(key)
+        self._inbox = [each for each in self._inbox if each.input.input != found.input.input]
+        record = await self._admit(found)
+        return record, results.call_stop_reason(found.said.reason if isinstance(found.said, CancelRequest) else "")
+
     def mode_of(self, agent: str) -> str | None:
         """The mode of a handoff target; None if the session can't be handed to this agent."""
         found = self._known_agent(agent)
@@ -669,5 +708,5 @@ class SessionDrive(drive.JournalDrive):
 
 
 def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
-    """True if a stop request names `turn`, or an input that has entered it."""
-    return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
+    """True if a stop request names `turn`, or an input that has entered it, and not only a call of it."""
+    return stop.tool_call is None and (stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs)

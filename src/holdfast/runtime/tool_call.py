@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -184,6 +184,10 @@ class ToolCallRunner:
         self.open = caller.deferrals.open_calls
         """Calls that have an intent or began here, and have no outcome yet."""
         self.settled: set[str] = set()
+        self._performing: dict[str, asyncio.Task[Any] | None] = {}
+        """The tasks that perform calls now."""
+        self._stopping: set[str] = set()
+        """Calls among them that were cancelled by `stop`."""
         self.beside: dict[str, tuple[Record, ...]] = {} if authorizer is None else authorizer.beside
         """Records that are committed together with the outcome of a call, by its key."""
         self.authorizer = authorizer
@@ -193,6 +197,7 @@ class ToolCallRunner:
         own_budget = None if caller.agent is None else caller.agent.inline_budget
         self._budget = host.context.inline_budget if own_budget is None else own_budget
         """Seconds before a call goes to the background, if its tool sets no budget."""
+        self._delegates = caller.agent is not None and bool(prepare(caller.agent).sub_agents)
         self._host = host
         self._caller = caller
         self._executor = ToolExecutor(caller)
@@ -256,7 +261,8 @@ class ToolCallRunner:
 
     async def intend(self, calls: list[AuthorizedCall]) -> list[AuthorizedCall]:
         """Record the intents of calls, together with the reply that asked for them."""
-        intents = [call for call in calls if isinstance(call.decision, Perform) and call.decision.intent]
+        fresh = [call for call in calls if isinstance(call.decision, Perform) and call.decision.intent]
+        intents = [call for call in fresh if not self._is_to_stop(call)]
         decided = [record for call in calls for record in call.before]
         if intents or decided:
             crash_point("tool.before_intent")
@@ -288,12 +294,70 @@ class ToolCallRunner:
 
         `recorded` is called once the outcome has its place in the journal.
         """
+        key = call.key
+        if self._is_to_stop(call):
+            return await self.settle_stopped(call, recorded)
+        self._performing[key] = asyncio.current_task()
         try:
             outcome = await self._outcome(call)
             if self.authorizer is not None and call.program is None:
                 outcome = await self._after_hooks(self.authorizer, call, outcome)
         except Suspended as suspended:
             return ParkedCall(call, suspended.waits, deferred=isinstance(suspended, DeferralSuspended))
+        except asyncio.CancelledError:
+            if not self._is_stopped_alone(key):
+                raise
+            return await self.settle_stopped(call, recorded)
+        finally:
+            self._end_stop(key)
+        state = self._record(call, outcome, recorded)
+        return state if isinstance(state, SettledCall) else await state
+
+    # ---- stopping one call ----
+
+    def stop(self, key: str) -> None:
+        """Cancel the call `key` if it is performed now. A result that it returns all the same counts."""
+        task, running = self._performing.get(key), self.open.get(key)
+        judged = running is not None and running.outcome_if_stopped is not None  # it has ended, and hooks see to it
+        is_program = running is not None and running.call.program is not None
+        if task is not None and key not in self._stopping and not judged and not is_program:
+            self._stopping.add(key)
+            task.cancel()
+
+    def _is_to_stop(self, call: PreparedCall) -> bool:
+        return call.key in self._host.stopped_calls and call.program is None
+
+    def _is_stopped_alone(self, key: str) -> bool:
+        """True if `stop` cancelled the current call, and nothing cancels the turn or the drive."""
+        task = self._performing[key]
+        return key in self._stopping and not self._caller.stopped and task is not None and task.cancelling() == 1
+
+    def _end_stop(self, key: str) -> None:
+        task = self._performing.pop(key, None)
+        if key in self._stopping:
+            self._stopping.discard(key)
+            if task is not None:
+                task.uncancel()
+
+    async def settle_stopped(
+        self, call: AuthorizedCall, recorded: Callable[[], None] | None = None
+    ) -> SettledCall | ParkedCall:
+        """Settle a call that a request stops: cancelled, or unknown if it may have taken effect."""
+        key, now = call.key, self._performer.now()
+        self._end_stop(key)
+        if self._delegates:
+            idempotency = call.idempotency or self._performer.idempotency_key(key)
+            await self._host.context.children.stop_call(self._host.session, idempotency, "the call was cancelled")
+        running = self.open.get(key) or RunningCall(call, begun=not call.fresh)
+        await self._host.waits.close_below(key)  # questions to a person, and what its tool waits for
+        record, why = await self._host.admit_call_stop(key)
+        outcome = cast("Outcome", self._interrupted(running, now))
+        if isinstance(outcome, Unknown | Cancelled):
+            outcome = msgspec.structs.replace(outcome, why=why)
+        decisions = None if self.authorizer is None else self.authorizer.decisions(key)
+        dropped = () if decisions is None else tuple(Cancelled(at=now, key=each) for each in decisions.open)
+        self.beside[key] = (*call.before, *self.beside.pop(key, ()), *dropped, record)
+        crash_point("tool.before_stopped")
         state = self._record(call, outcome, recorded)
         return state if isinstance(state, SettledCall) else await state
 
@@ -516,9 +580,12 @@ class ToolBatch:
         # No call begins before all calls of the batch fit the journal.
         prepared = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
         batch: dict[str, ToolCallState] = {call.key: call for call in prepared}
+        for call in prepared if self._host.stopped_calls else ():
+            if isinstance(call, PreparedCall) and call.key in self._host.stopped_calls and call.program is None:
+                batch[call.key] = await runner.settle_stopped(authorized(call))
         if programs is not None:
             programs.begin_batch(batch, taint)
-        todo = [call for call in prepared if isinstance(call, PreparedCall)]
+        todo = [call for call in batch.values() if isinstance(call, PreparedCall)]
         states = await runner.authorize(todo, taint)
         batch.update((call.key, state) for call, state in zip(todo, states, strict=True))
         # Calls that wait for a person do not hold up the others.

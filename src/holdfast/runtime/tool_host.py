@@ -51,13 +51,19 @@ class ToolHost:
     # ---- tasks ----
 
     async def tasks(self, limit: int = 20) -> Sequence[contract.Journal]:
-        """The tasks of the session, the last changed first."""
-        return await self._tasks.list(session=self.session, limit=limit)
+        """The tasks of the session, the last changed first, without host calls of which the model is not told."""
+        found: list[contract.Journal] = []
+        before: contract.Journal | None = None
+        while len(found) < limit and (page := await self._tasks.list(session=self.session, before=before, limit=limit)):
+            states = [(line, await self.glance_task(line.id)) for line in page]
+            found += [line for line, state in states if state.call is None or not state.call.is_silent]
+            before = page[-1]
+        return found[:limit]
 
     async def task(self, id: str) -> ProcessState:
         """One task of the session; raises `TaskUnknown` for any other."""
         state = await self._tasks.task(id)
-        if state.session != self.session:
+        if state.session != self.session or (state.call is not None and state.call.is_silent):
             raise errors.TaskUnknown(id)
         return state
 

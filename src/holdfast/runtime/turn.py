@@ -14,10 +14,11 @@ from holdfast.agent import Agent, OutputT_co, parse_answer, prepare
 from holdfast.events import TERMINAL, Event, InputAccepted
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
-from holdfast.runtime.session_records import read_page
+from holdfast.runtime.session_records import read_conversation, read_page
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys, machine
 from holdfast.turns.conversation import CancelRequest, Conversation, decode_input
+from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -295,6 +296,39 @@ class Turn(Generic[OutputT_co]):
         if ending is not None:
             return "too_late"
         return await self._context.sessions.request_stop(self.session, reader.run or self.id, reason)
+
+    async def cancel_call(self, call: str, reason: str = "") -> CancelStatus:
+        """Request that one tool call of the turn is cancelled, wherever it is; the others go on.
+
+        `call` is its name in events, such as ``t3.2.1``. The model reads that the call was cancelled, and why; or, if
+        it had begun and may have taken effect, that its outcome is unknown. A call in the background is cancelled
+        there, also after the end of the turn. The first request counts; one after the result is too late.
+        """
+        reason, store = names.check_text("reason", reason), self._context.store
+        await store.read_position()  # a reply that is being recorded is seen
+        reader = self._reader()
+        await reader.read()
+        run, conversation = reader.run or self.id, await read_conversation(store, self.session)
+        key = self._call_key(conversation, run, call)
+        if conversation.turn is not None and conversation.turn.is_open_call(key):
+            return await self._context.sessions.request_call_stop(self.session, run, key, reason)
+        task = await self._context.tasks.task_for_call(self.session, key)
+        return "too_late" if task is None else await self._context.tasks.cancel(task, reason)
+
+    def _call_key(self, conversation: Conversation, run: str, call: str) -> str:
+        """The key of a call of the turn `run`, by its name in events."""
+        place = keys.parse_call_name(names.check_string("call", call))
+        if place is None or place.run != run:
+            raise errors.CallUnknown(self.session, call, f"the turn {run!r} has no such call; events name each call")
+        said = reversed(conversation.thread.messages)  # a fork has a turn of the same name before it
+        asked = next((message for message in said if message.id == f"{run}.{place.number - 1}"), None)
+        requests = asked.calls if isinstance(asked, messages.AssistantMessage) else ()
+        if place.call > len(requests):
+            raise errors.CallUnknown(self.session, call, f"the turn {run!r} has no such call; events name each call")
+        tool = requests[place.call - 1].name
+        if tool == PROGRAM:
+            raise errors.CallUnknown(self.session, call, "it is a program, which ends with its turn; cancel the turn")
+        return keys.call_key(run, place.number, place.call, tool)
 
     def _reader(self) -> TurnReader:
         return TurnReader(self._context.store, self.session, self._number, self._after, known=self._begins)

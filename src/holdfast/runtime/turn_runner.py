@@ -20,7 +20,7 @@ from holdfast.policy.hooks import TurnContext
 from holdfast.policy.limits import Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked, Record
-from holdfast.runtime import authorization, model_call, programs, tool_call
+from holdfast.runtime import authorization, model_call, programs, reconciliation, tool_call
 from holdfast.runtime.budgets import SharedBudgets, spend_of_records
 from holdfast.runtime.changes import call_name
 from holdfast.runtime.deferrals import Deferrals
@@ -437,6 +437,14 @@ class TurnRunner:
         self.__dict__.pop("_tool_batch", None)
         self.__dict__.pop("_call_runner", None)
         self._programs = None
+
+    def has_settled(self, call: str) -> bool:
+        """True if the call with this key has an outcome: then it can't be stopped any more."""
+        return call in self._call_runner.settled or reconciliation.has_outcome(self.performer.past, call)
+
+    def stop_call(self, call: str) -> None:
+        """Stop the call with this key if it runs here; the request is among `SessionDrive.stopped_calls`."""
+        self._call_runner.stop(call)
 
     def left_over(self) -> Iterator[Record]:
         """Outcomes for a stopped turn: the reply so far, and the running calls."""

@@ -45,6 +45,14 @@ class JournalWaits:
         self._store = store
         self._journal = journal
 
+    @property
+    def journal(self) -> str:
+        return self._journal
+
+    async def find(self, name: str) -> contract.Wait | None:
+        """The wait of this name; None without one."""
+        return await self._store.wait(self._journal, name)
+
     async def open(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> contract.Wait:
@@ -58,6 +66,16 @@ class JournalWaits:
         """Cancel a wait if it is open."""
         with suppress(WaitUnknown):  # it was never opened, or revoked
             await self._store.cancel_wait(self._journal, name)
+
+    async def close_below(self, key: str) -> None:
+        """Cancel all open waits of the effect `key`."""
+        prefix = f"{key}/"
+        while page := await self._store.waits(self._journal, state="open", after=prefix):
+            found = [wait.name for wait in page if wait.name.startswith(prefix)]
+            for name in found:
+                await self.close(name)
+            if len(found) < self._store.limits.page:
+                return
 
     def token(self, name: str) -> str:
         """The secret with which a wait is resolved."""

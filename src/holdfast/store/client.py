@@ -719,14 +719,17 @@ class Store:
         key: str | None = None,
         due: int | None = None,
         expires: int | None = None,
+        payload: object = None,
     ) -> tuple[Notification, bool]:
         """Queue a notification for `journal`; answers it, and True if it is new.
 
         The same key with the same content gives the same notification, other content `KeyConflict`. It is delivered
         from `due` (default: at once) until `expires`, both in wall milliseconds, higher `priority` first, and wakes its
-        journal when it is due. Raises `JournalMissing`, `JournalQuarantined` or `NotificationsFull`.
+        journal when it is due. `payload` is a JSON value for the host, which counts towards the size. Raises
+        `JournalMissing`, `JournalQuarantined` or `NotificationsFull`.
         """
-        command = Notify(journal, kind, title, body, source, priority, key, due, expires)
+        more = None if payload is None else canonical(payload)
+        command = Notify(journal, kind, title, body, source, priority, key, due, expires, more)
         return await self._submit(notifications.check_notification(command, self.limits))
 
     async def deliver_notifications(

@@ -259,3 +259,8 @@ def check_rate(row: JournalRow, admission: AdmissionWindow, nth_newest_at: int |
 def stop_key(run: str) -> str:
     """The key of the input that asks to stop a turn. Each turn has one: the first request counts."""
     return f"{STOP_KEY}/{run}"
+
+
+def stop_call_key(call: str) -> str:
+    """The key of the input that asks to stop one tool call. Each call has one: the first request counts."""
+    return f"{STOP_KEY}/{call}"

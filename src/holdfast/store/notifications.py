@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -63,6 +63,8 @@ class Notification(msgspec.Struct, frozen=True):
     """The turn that this input entered."""
     reason: str | None = None
     """The reason why it is dead, or was queued again."""
+    payload: Any = None
+    """What it brings for the host beside its text: a JSON value, which the model does not see."""
     woken: bool = True
     """Its journal was woken for it; False until it is due."""
 
@@ -79,6 +81,8 @@ class Notify(Command[tuple[Notification, bool]], frozen=True):
     key: str | None = None
     due: int | None = None
     expires: int | None = None
+    payload: bytes | None = None
+    """Canonical JSON."""
 
     def apply(self, tx: Transaction) -> tuple[Notification, bool]:
         row, found = tx.rows.journal(self.journal), _under_key(tx, self)
@@ -175,7 +179,7 @@ def check_notification(command: Notify, limits: StoreLimits) -> Notify:
         if name is not None:
             check_id(what, name)
     title = check_text("notification title", command.title)
-    size = len(check_string("notification body", command.body).encode())
+    size = len(check_string("notification body", command.body).encode()) + len(command.payload or b"")
     if size > limits.notification_bytes:
         raise errors.PayloadTooLarge("the notification", size, limits.notification_bytes)
     check_int("priority", command.priority, least=-MAX_INT)
@@ -266,8 +270,12 @@ def backoff(attempts: int) -> int:
 
 def is_same(found: Notification, command: Notify) -> bool:
     """True if the notification has the content of the command; its due time does not count."""
-    said = (command.kind, command.title, command.body, command.source, command.priority)
-    return (found.kind, found.title, found.body, found.source, found.priority) == said
+    said = (command.kind, command.title, command.body, command.source, command.priority, _payload_of(command))
+    return (found.kind, found.title, found.body, found.source, found.priority, found.payload) == said
+
+
+def _payload_of(command: Notify) -> Any:  # any JSON value
+    return None if command.payload is None else msgspec.json.decode(command.payload)
 
 
 def refusal(
@@ -289,6 +297,7 @@ def draft(command: Notify, now: int, refused: errors.HoldfastError | None = None
     queued = Notification(
         *(0, command.journal, 0, command.kind, command.title, command.body, command.source, command.priority),
         *(command.key, "queued", 0, due, command.expires, now, now),
+        payload=_payload_of(command),
         woken=due <= now,
     )
     if refused is not None:

@@ -52,10 +52,12 @@ class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CancelRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An input of a session: the request to cancel a turn."""
+    """An input of a session: the request to cancel a turn, or one tool call of it."""
 
     cancel: str
     reason: str = ""
+    tool_call: str | None = None
+    """The key of the call; None: the whole turn."""
 
 
 _said: Final = msgspec.json.Decoder(UserInput).decode
@@ -168,6 +170,13 @@ class OpenTurn:
     """Metadata of the session and of the input that began the turn."""
     refused: str = ""
     """The error kind of the last failed model call."""
+
+    def is_open_call(self, key: str) -> bool:
+        """True if `key` is a call of the current batch that has no result yet."""
+        call = keys.parse_key(key)
+        if call is None or call.run != self.run or call.number != self.batch_id or call.inner or call.nested:
+            return False
+        return 0 < call.call <= len(self.batch) and call.call not in self.results
 
     def enter(self, number: int, key: str, said: UserInput, of_session: Mapping[str, Any]) -> messages.UserMessage:
         """Let an input into the turn; returns its message. `of_session` is the metadata of the session."""

@@ -78,6 +78,18 @@ def tool_name_in_key(tool: str) -> str:
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 
 
+def parse_call_name(name: str) -> EffectKey | None:
+    """Parse the name of a tool call in events, such as ``t3.2.1``; None for any other text.
+
+    The calls of programs (``t3.2.1.7``) are None, too.
+    """
+    run, *places = name.split(".")
+    numbers = [_number(place) for place in places]
+    if not is_turn_id(run) or len(numbers) != 2 or not numbers[0] or not numbers[1]:
+        return None
+    return EffectKey(run, numbers[0], "tools", numbers[1], inner=False)
+
+
 @lru_cache(maxsize=4_096)
 def parse_key(key: str) -> EffectKey | None:
     """Parse the key of an effect of a turn; None for any other key."""

@@ -65,6 +65,12 @@ def stop_reason(status: records.EndStatus, message: str) -> str:
     return f"The turn ended: {message}." if message else ""
 
 
+def call_stop_reason(reason: str) -> str:
+    """The reason, for the model, why this call alone was stopped."""
+    said = f": {reason.rstrip('.')}" if reason else ""
+    return f"The application or a person cancelled this call{said}. Go on without it."
+
+
 def forked_result(call: messages.ToolCall) -> messages.ToolResult:
     """The result of a call that was open at a fork; the original may still perform it."""
     return messages.ToolResult(call.id, call.name, FORKED, "unknown")

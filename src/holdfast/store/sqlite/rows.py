@@ -85,7 +85,14 @@ _BODY: Final = 7
 _HEADS_AT_ONCE: Final = 500
 _CONTENTS: Final = (
     *("records.body", "blobs.body", "inputs.body", "waits.body", "waits.payload"),
-    *("notifications.title", "notifications.body", "memories.value", "memory_changes.value", "rules.body"),
+    *(
+        "notifications.title",
+        "notifications.body",
+        "notifications.payload",
+        "memories.value",
+        "memory_changes.value",
+        "rules.body",
+    ),
     *("terms.body", "refusals.message"),
 )
 """The columns with texts and bytes of callers."""

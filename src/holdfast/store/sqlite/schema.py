@@ -363,6 +363,8 @@ CREATE VIRTUAL TABLE memory_words USING fts5 (
 );
 INSERT INTO memory_words (memory_words, rank) VALUES ('secure-delete', 1);
 INSERT INTO memory_words (memory_words) VALUES ('rebuild');
+-- What a notification brings for the host beside its text: canonical JSON, covered by the checksum.
+ALTER TABLE notifications ADD COLUMN payload TEXT;
 """
 MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
 SEALED: Final = 6

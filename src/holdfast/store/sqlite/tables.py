@@ -455,7 +455,8 @@ class NotificationTable(_CheckedTable[Notification]):
         """Add a notification; answers it with its `id` and its `no`."""
         sql = "SELECT no FROM notifications WHERE journal = ? ORDER BY id DESC LIMIT 1"
         added = replace(notification, no=(self._one(sql, notification.journal) or 0) + 1)
-        self._run(_INSERT_NOTIFICATION, None, *astuple(added)[1:], _notification_crc(added))
+        stored = replace(added, payload=_payload_text(added))
+        self._run(_INSERT_NOTIFICATION, None, *astuple(stored)[1:], _notification_crc(added))
         return replace(added, id=self._db.last_insert_rowid())
 
     def save(self, notification: Notification) -> None:
@@ -528,8 +529,13 @@ class NotificationTable(_CheckedTable[Notification]):
         return earliest(due, expires)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[Notification, bool]:
-        *columns, woken, crc = found
+        *columns, payload, woken, crc = found
         notification = Notification(*columns, woken=bool(woken))
+        if payload is not None:
+            try:
+                notification = replace(notification, payload=msgspec.json.decode(payload))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return notification, False
         return notification, _notification_crc(notification) == crc
 
     def _error(self, damaged: Notification) -> StoreError:
@@ -538,7 +544,12 @@ class NotificationTable(_CheckedTable[Notification]):
 
 def _notification_crc(of: Notification) -> int:
     """The checksum of the content, which never changes."""
-    return _crc(of.journal, of.no, of.kind, of.title, of.source, of.priority, of.key, of.expires, of.created, of.body)
+    content = (of.journal, of.no, of.kind, of.title, of.source, of.priority, of.key, of.expires, of.created, of.body)
+    return _crc(*content) if of.payload is None else _crc(*content, _payload_text(of))
+
+
+def _payload_text(of: Notification) -> str | None:
+    return None if of.payload is None else canonical(of.payload).decode()
 
 
 # ---- attachments ---------------------------------------------------------------------------------------------------

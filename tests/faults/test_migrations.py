@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,8 @@ def _as_of_schema(version: int, path: Path) -> None:
     old.close()
     connection.close()
     path.with_suffix(".old").chmod(0o600)
+    if version >= SEALED:
+        shutil.copy2(key_file(path), key_file(path.with_suffix(".old")))
 
 
 def _schema(path: Path) -> set[tuple[str, str, str]]:

@@ -55,6 +55,8 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """Payload in the queue of the writer."""
     batch: int = 2_048
     """Commands of one transaction."""
+    fold_bytes: int = 16 * 1024 * 1024
+    """One fold of a session; a larger one is not saved."""
     batch_bytes: int = 16 * 1024 * 1024
     """Payload of one transaction (a single larger command goes alone)."""
     busy_ms: int = 10_000
@@ -217,6 +219,8 @@ class Input(msgspec.Struct, frozen=True):
     key: str
     body: bytes
     at: int
+    head: int = 0
+    """The head of the journal at the acceptance: its turn begins later. 0 for inputs of schema 6 and older."""
 
 
 class NewJournal(msgspec.Struct, frozen=True):
@@ -419,6 +423,8 @@ class InputRow(msgspec.Struct, frozen=True):
     pending: bool = True
     counted: bool = False
     """It was accepted under an admission, and counts in its windows."""
+    head: int = 0
+    """The head of the journal at the acceptance."""
 
 
 class JournalFilter(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.store.attachments import AttachmentSpool
+    from holdfast.store.folds import Fold
     from holdfast.store.sqlite.key import Seal
 
 
@@ -86,7 +87,7 @@ _HEADS_AT_ONCE: Final = 500
 _CONTENTS: Final = (
     *("records.body", "blobs.body", "inputs.body", "waits.body", "waits.payload"),
     *("notifications.title", "notifications.body", "memories.value", "memory_changes.value", "rules.body"),
-    *("terms.body", "refusals.message"),
+    *("terms.body", "refusals.message", "folds.body"),
 )
 """The columns with texts and bytes of callers."""
 WORK_QUERY: Final = (
@@ -474,6 +475,11 @@ class SqliteReader(SqliteTables):
             raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")
         return entries
 
+    def fold(self, journal: str, upto: int | None = None) -> Fold | None:
+        """The newest fold of a journal, up to a record."""
+        no, head, _ = self._require(journal)
+        return self.folds.newest(journal, no, head if upto is None else min(upto, head))
+
     def tail(self, journal: str, limit: int) -> list[contract.Entry]:
         return self.records(journal, max(self._require(journal)[1] - limit, 0), limit)
 
@@ -655,7 +661,7 @@ class SqliteReader(SqliteTables):
 
     def raw_inputs(self) -> Iterator[tuple[str, contract.InputRow, bool]]:
         for journal, *found in self.db.execute(
-            "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending, i.counted"
+            f"SELECT j.id, {', '.join(f'i.{name}' for name in INPUT_COLUMNS.split(', '))}"  # constants
             " FROM inputs i JOIN journals j ON j.no = i.journal"
         ):
             row = input_row(tuple(found))
@@ -702,4 +708,4 @@ def _sound(found: contract.InputRow) -> bool:
 def _sound_input(journal: str, found: contract.InputRow) -> contract.Input:
     if not _sound(found):
         raise JournalCorrupt(journal, 0, f"the input {found.input} does not match its digest")
-    return contract.Input(found.input, found.key, found.body, found.at)
+    return contract.Input(found.input, found.key, found.body, found.at, found.head)

@@ -334,7 +334,22 @@ _V6: Final = """
 ALTER TABLE waits ADD COLUMN mac BLOB;
 ALTER TABLE rules ADD COLUMN mac BLOB;
 """
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6)
+_V7: Final = """
+-- The state of a session after some of its records, sealed: a cache, which may be deleted at any time. `anchor` is the
+-- checksum of record `seq`. And where a journal ended when an input was accepted: what follows from it comes later.
+CREATE TABLE folds (
+    id      INTEGER PRIMARY KEY,
+    journal INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    anchor  INTEGER NOT NULL,
+    nth     INTEGER NOT NULL,
+    body    BLOB NOT NULL,
+    mac     BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX folds_of_journal ON folds (journal, seq);
+ALTER TABLE inputs ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
+"""
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
 SEALED: Final = 6
 """The first schema with sealed waits and rules."""
 VERSION: Final = len(MIGRATIONS)

@@ -12,9 +12,11 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import astuple, replace
 
+from holdfast.crashpoints import crash_point
 from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt, StoreError
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import InputRow, JournalRow, StoreLimits
+from holdfast.store.folds import FOLDS_KEPT, Fold
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, NoteRefusal, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification, NotificationState
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
+INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted, head"
 
 
 class SqliteTables:
@@ -47,6 +49,7 @@ class SqliteTables:
         self.spending = SpendingTable(self)
         self.admission = AdmissionTable(self)
         self.retention = RetentionTable(self)
+        self.folds = FoldTable(self)
 
     def one(self, sql: str, *values: Any) -> Any:
         """The first row of a query (its value, if it has one column); None without rows."""
@@ -96,7 +99,7 @@ class SqliteTables:
 
 def input_row(found: tuple[Any, ...]) -> InputRow:
     """An input from its columns."""
-    return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
+    return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]), head=found[7])
 
 
 class _Table:
@@ -689,6 +692,45 @@ class SpendingTable(_Table):
             yield agent or None, None if day == _TOTAL else day, Spend(*numbers)
 
 
+# ---- folds ---------------------------------------------------------------------------------------------------------
+
+_NEWEST_FOLD: Final = (
+    # A fold ahead of a journal that was cut short, or of another content of it, has no such record.
+    "SELECT f.seq, f.anchor, f.nth, f.body, f.mac FROM folds f"
+    " JOIN records r ON r.journal = f.journal AND r.seq = f.seq AND r.crc = f.anchor"
+    " WHERE f.journal = ? AND f.seq <= ? ORDER BY f.seq DESC LIMIT 1"
+)
+_SAVE_FOLD: Final = insert_into("folds", "journal, seq, anchor, nth, body, mac", "INSERT OR REPLACE")
+
+
+class FoldTable(_Table):
+    """Folds of sessions."""
+
+    def newest(self, journal: str, no: int, upto: int) -> Fold | None:
+        """The newest fold of a journal up to a record; None if there is none, or it does not match its seal."""
+        found = self._one(_NEWEST_FOLD, no, upto)
+        seal = self._tables.seal
+        if found is None or seal is None:
+            return None
+        *columns, mac = found
+        fold = Fold(journal, *columns)
+        return fold if seal.matches(fold, mac) else None
+
+    def save(self, row: JournalRow, seq: int, body: bytes) -> None:
+        """Add a fold after the others, and drop those that it replaces. One after another record is ignored."""
+        self._tables.flush_records()
+        last = self._one("SELECT seq, nth FROM folds WHERE journal = ? ORDER BY seq DESC LIMIT 1", row.no)
+        anchor = self._one("SELECT crc FROM records WHERE journal = ? AND seq = ?", row.no, seq)
+        seal = self._tables.seal
+        if anchor is None or seal is None:
+            return
+        fold = Fold(row.id, seq, anchor, 0 if last is None else last[1] + 1, body)
+        # Those ahead are of a journal that was cut short.
+        self._run("DELETE FROM folds WHERE journal = ? AND (seq >= ? OR nth % ? != 0)", row.no, seq, FOLDS_KEPT)
+        crash_point("store.fold_part")
+        self._run(_SAVE_FOLD, row.no, *fold[1:], seal.of(fold))
+
+
 # ---- tombstones ----------------------------------------------------------------------------------------------------
 
 _TOMBSTONE_COLUMNS: Final = ", ".join((*Tombstone.__struct_fields__, "crc"))
@@ -733,7 +775,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
             " (SELECT 1 FROM attachments WHERE attachments.digest = blobs.digest)",
             *(stone.at - BLOB_GRACE_MS, row.no, row.no),
         )
-        for table in ("records", "inputs", "input_aliases", "waits", "refs"):
+        for table in ("records", "inputs", "input_aliases", "waits", "refs", "folds"):
             self._run(f"DELETE FROM {table} WHERE journal = ?", row.no)  # constants
         self._run("DELETE FROM notifications WHERE journal = ?", row.id)
         self._run("DELETE FROM journals WHERE no = ?", row.no)

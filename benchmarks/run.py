@@ -26,7 +26,7 @@ from ground import appends, imports, long_journal, many_sessions, resume
 from harness import harness
 from models import over_http
 from processes import processes
-from turns import crowds, dialogue, long_session, loop_alone, parked, redrive, runs
+from turns import crowds, dialogue, endless_session, long_session, loop_alone, parked, redrive, runs
 
 from programs import programs
 
@@ -77,6 +77,7 @@ PARTS: dict[str, Part] = {
     "loop_alone": Part(loop_alone, 120),
     "redrive": Part(redrive, 180),
     "long_session": Part(long_session, 240),
+    "endless_session": Part(endless_session, 300),
     "runs": Part(runs, 120),
     "dialogue": Part(dialogue, 120),
     "parked": Part(parked, 300),

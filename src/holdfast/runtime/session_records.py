@@ -248,11 +248,14 @@ async def _quarantine(store: Store, journal: str, seq: int, reason: str) -> Jour
 
 async def read_further(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
     """Add the newer records of the journal to a conversation, up to record `upto`."""
-    while page := await store.read(journal, after=conversation.seq):
+    while upto is None or conversation.seq < upto:
+        page = await store.read(
+            journal, after=conversation.seq, limit=None if upto is None else upto - conversation.seq
+        )
         for entry in page:
-            if upto is not None and entry.seq > upto:
-                return
             await _add_record(store, journal, conversation, entry)
+        if not page:
+            return
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,13 @@
 """Folds: the state of a session after one of its records, sealed, so that a reader need not read all records before it.
 
 A fold is a cache. The journal is the truth: a fold whose record is not in the journal, or whose seal does not match,
-counts as missing. The store does not look into its body.
+counts as missing. The store does not look into its body. All folds stay, so that a reader of an earlier point finds one
+near it, too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from holdfast.store.transaction import Transaction
 
 
-FOLDS_KEPT: Final = 8
-"""One fold in so many stays for good, for readers of an earlier point; of the others, only the newest stays."""
-
-
 class Fold(NamedTuple):
     """The state of a journal after record `seq`."""
 
@@ -31,9 +28,8 @@ class Fold(NamedTuple):
     seq: int
     anchor: int
     """The checksum of that record."""
-    nth: int
-    """Its number among the folds of the journal."""
     body: bytes
+    """Compressed in the store."""
 
 
 class JournalPage(NamedTuple):

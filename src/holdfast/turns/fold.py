@@ -25,7 +25,7 @@ FORMAT: Final = f"1/{__version__}"
 records are folded."""
 FOLD_RECORDS: Final = 64
 """Least records between two folds of a session."""
-_RECORD_BYTES: Final = 512
+_RECORD_BYTES: Final = 256
 """Another record in so many bytes of the last fold: folds together are not much larger than the records."""
 
 

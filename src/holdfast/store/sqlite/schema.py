@@ -342,12 +342,13 @@ CREATE TABLE folds (
     journal INTEGER NOT NULL,
     seq     INTEGER NOT NULL,
     anchor  INTEGER NOT NULL,
-    nth     INTEGER NOT NULL,
     body    BLOB NOT NULL,
     mac     BLOB NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX folds_of_journal ON folds (journal, seq);
 ALTER TABLE inputs ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
+-- Who had a session at a record, for forks.
+CREATE INDEX records_handed ON records (journal, seq) WHERE substr(body, 1, 14) = x'7b2274223a2268616e646564222c';
 """
 MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
 SEALED: Final = 6

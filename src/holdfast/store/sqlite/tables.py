@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from zlib import crc32
+from zlib import compress, crc32, decompress
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -16,7 +16,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt, StoreError
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import InputRow, JournalRow, StoreLimits
-from holdfast.store.folds import FOLDS_KEPT, Fold
+from holdfast.store.folds import Fold
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, NoteRefusal, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification, NotificationState
@@ -696,11 +696,11 @@ class SpendingTable(_Table):
 
 _NEWEST_FOLD: Final = (
     # A fold ahead of a journal that was cut short, or of another content of it, has no such record.
-    "SELECT f.seq, f.anchor, f.nth, f.body, f.mac FROM folds f"
+    "SELECT f.seq, f.anchor, f.body, f.mac FROM folds f"
     " JOIN records r ON r.journal = f.journal AND r.seq = f.seq AND r.crc = f.anchor"
     " WHERE f.journal = ? AND f.seq <= ? ORDER BY f.seq DESC LIMIT 1"
 )
-_SAVE_FOLD: Final = insert_into("folds", "journal, seq, anchor, nth, body, mac", "INSERT OR REPLACE")
+_SAVE_FOLD: Final = insert_into("folds", "journal, seq, anchor, body, mac")
 
 
 class FoldTable(_Table):
@@ -713,20 +713,18 @@ class FoldTable(_Table):
         if found is None or seal is None:
             return None
         *columns, mac = found
-        fold = Fold(journal, *columns)
-        return fold if seal.matches(fold, mac) else None
+        packed = Fold(journal, *columns)
+        return packed._replace(body=decompress(packed.body)) if seal.matches(packed, mac) else None
 
     def save(self, row: JournalRow, seq: int, body: bytes) -> None:
-        """Add a fold after the others, and drop those that it replaces. One after another record is ignored."""
+        """Save a fold. One ahead of it is of a journal that was cut short, and goes."""
         self._tables.flush_records()
-        last = self._one("SELECT seq, nth FROM folds WHERE journal = ? ORDER BY seq DESC LIMIT 1", row.no)
         anchor = self._one("SELECT crc FROM records WHERE journal = ? AND seq = ?", row.no, seq)
         seal = self._tables.seal
         if anchor is None or seal is None:
             return
-        fold = Fold(row.id, seq, anchor, 0 if last is None else last[1] + 1, body)
-        # Those ahead are of a journal that was cut short.
-        self._run("DELETE FROM folds WHERE journal = ? AND (seq >= ? OR nth % ? != 0)", row.no, seq, FOLDS_KEPT)
+        fold = Fold(row.id, seq, anchor, compress(body, 1))
+        self._run("DELETE FROM folds WHERE journal = ? AND seq >= ?", row.no, seq)
         crash_point("store.fold_part")
         self._run(_SAVE_FOLD, row.no, *fold[1:], seal.of(fold))
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Fenced, InvalidNumber, PayloadTooLarge
-from holdfast.store.folds import FOLDS_KEPT
 from holdfast.testing.conformance.suite import append_here, leased, refusal, step
 
 if TYPE_CHECKING:
@@ -51,12 +50,19 @@ async def a_journal_is_read_with_its_newest_fold_and_the_records_after_it(store:
     assert (page.fold, page.entries) == (None, await store.read("a", after=2))
 
 
-async def of_many_folds_the_newest_stays_and_one_of_each_eight_before_it(store: Store) -> None:
+async def the_fold_before_any_record_is_found(store: Store) -> None:
     lease = await _grown(store, 40)
-    for seq in range(1, 40):
+    for seq in range(1, 40, 4):
         await store.save_fold(lease, seq, b"%d" % seq)
-    kept = {fold for fold in await _folds(store, *range(1, 41)) if fold is not None}
-    assert sorted(seq for seq, _ in kept) == [*range(1, 39, FOLDS_KEPT), 39]
+    found = [fold[0] for fold in await _folds(store, *range(1, 41)) if fold is not None]
+    assert found == [seq for first in range(1, 40, 4) for seq in [first] * 4]
+
+
+async def a_fold_replaces_those_from_its_record_on(store: Store) -> None:
+    lease = await _grown(store, 9)
+    for seq, body in ((3, b"three"), (7, b"seven"), (5, b"five"), (5, b"again")):
+        await store.save_fold(lease, seq, body)
+    assert await _folds(store, 4, 5, 9) == [(3, b"three"), (5, b"again"), (5, b"again")]
 
 
 async def a_fold_needs_a_lease_that_is_still_its_own(store: Store, clock: ManualClock) -> None:

@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import apsw
 from bars import Bar, best_of, median_of
@@ -29,12 +29,12 @@ from baselines import Row, commit_each, fresh, work_and_commit
 
 import holdfast as hf
 from holdfast import records
-from holdfast.messages import ModelRequest
+from holdfast.messages import ModelRequest, Usage
 from holdfast.store import StoreLimits
-from holdfast.testing import ScriptedModel, call, text
+from holdfast.testing import ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 
     from holdfast.records import Status
     from holdfast.testing.scripted import ScriptReply
@@ -329,13 +329,8 @@ class LongSession:
 
 def _wrote() -> int:
     """Bytes that this process has handed to the kernel, in files of any kind."""
-    return _moved("wchar")
-
-
-def _moved(way: Literal["rchar", "wchar"]) -> int:
-    """Bytes that this process has read or written, in files of any kind."""
     lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
-    return int(dict(line.split(": ") for line in lines)[way])
+    return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
 def _bytes_per_turn(rows: list[Row]) -> list[int]:
@@ -395,7 +390,8 @@ def _endless() -> hf.Agent:
     def answer(request: ModelRequest) -> ScriptReply:
         if request.position is None:
             return text(SUMMARY)
-        return text("Done.") if request.position % 2 else call(recite, item=1)
+        # By itself, this model reports usage that grows with the position.
+        return reply(text("Done.") if request.position % 2 else call(recite, item=1), usage=Usage(output=5))
 
     window = hf.Compaction(window=WINDOW)
     return hf.Agent("bench", model=ScriptedModel(answer, keep=0), tools=[recite], compaction=window)
@@ -403,19 +399,40 @@ def _endless() -> hf.Agent:
 
 @dataclass
 class TurnCost:
-    """The cost of turns, one entry for each: CPU and time in milliseconds, bytes read from files of any kind."""
+    """The cost of turns, one entry for each: CPU and time in milliseconds, bytes in the rows that the store reads.
+
+    Files are read by pages of 4 kB, so the bytes read from them grow with the depth of the trees in the file.
+    """
 
     cpu: list[float] = field(default_factory=list[float])
     ms: list[float] = field(default_factory=list[float])
     read: list[int] = field(default_factory=list[int])
+    rows: int = 0
+
+    @contextmanager
+    def counting(self) -> Generator[None]:
+        """Count the bytes of the rows that connections opened within the block read."""
+
+        def trace(_: apsw.Cursor, row: Any) -> Any:
+            self.rows += sum(len(value) if isinstance(value, bytes | str) else 8 for value in row)
+            return row
+
+        def hook(connection: apsw.Connection) -> None:
+            connection.row_trace = trace
+
+        apsw.connection_hooks.append(hook)
+        try:
+            yield
+        finally:
+            apsw.connection_hooks.remove(hook)
 
     async def add(self, session: hf.Session) -> None:
         """Run one turn."""
-        read, cpu, begun = _moved("rchar"), time.process_time(), time.perf_counter()
+        read, cpu, begun = self.rows, time.process_time(), time.perf_counter()
         assert (await (await session.send("Go on.")).outcome(timeout=60)).ok
         self.ms.append((time.perf_counter() - begun) * 1000)
         self.cpu.append((time.process_time() - cpu) * 1000)
-        self.read.append(_moved("rchar") - read)
+        self.read.append(self.rows - read)
 
     def against(self, other: TurnCost) -> Iterator[tuple[str, float, str]]:
         """Each cost against that of other turns, with both sides."""
@@ -460,11 +477,11 @@ async def _cold(path: Path, cost: TurnCost, *, fork: bool = False) -> None:
 
 
 async def _back(path: Path, cost: TurnCost) -> None:
-    """The first turn of a fork in the middle of the session, after a reopening."""
+    """The first turn of a fork in the middle of a long session, or at the end of a short one, after a reopening."""
     async with hf.open(path, agents=[_endless()], durability="process") as runtime:
         session = runtime.session("long", agent="bench")
         head = (await runtime.store.journal("long")).head
-        await cost.add(await session.fork(at=head // 2))
+        await cost.add(await session.fork(at=head if head < ENDLESS else head // 2))
 
 
 def endless_session(folder: Path) -> list[Bar]:
@@ -488,7 +505,8 @@ def endless_session(folder: Path) -> list[Bar]:
                     Path(f"{copy}{end}").unlink(missing_ok=True)
                     if Path(f"{paths[turns]}{end}").exists():
                         shutil.copy2(f"{paths[turns]}{end}", f"{copy}{end}")
-                asyncio.run(measure(copy, cost))
+                with cost.counting():
+                    asyncio.run(measure(copy, cost))
             print(".", end="", file=sys.stderr, flush=True)
         for what, ratio, detail in late.against(early):
             title = {"cpu": "CPU", "ms": "time", "read": "bytes read"}[what]

@@ -249,9 +249,8 @@ async def _quarantine(store: Store, journal: str, seq: int, reason: str) -> Jour
 async def read_further(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
     """Add the newer records of the journal to a conversation, up to record `upto`."""
     while upto is None or conversation.seq < upto:
-        page = await store.read(
-            journal, after=conversation.seq, limit=None if upto is None else upto - conversation.seq
-        )
+        left = None if upto is None else upto - conversation.seq
+        page = await store.read(journal, after=conversation.seq, limit=left)
         for entry in page:
             await _add_record(store, journal, conversation, entry)
         if not page:

@@ -55,8 +55,6 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """Payload in the queue of the writer."""
     batch: int = 2_048
     """Commands of one transaction."""
-    fold_bytes: int = 16 * 1024 * 1024
-    """One fold of a session; a larger one is not saved."""
     batch_bytes: int = 16 * 1024 * 1024
     """Payload of one transaction (a single larger command goes alone)."""
     busy_ms: int = 10_000
@@ -89,6 +87,8 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """Entries of one scope of memory."""
     memory_changes: int = 50
     """Changes in the history of one entry of memory."""
+    fold_bytes: int = 16 * 1024 * 1024
+    """One fold of a session; a larger one is not saved."""
 
 
 def blob_digest(body: bytes) -> str:

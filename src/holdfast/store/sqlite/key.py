@@ -1,4 +1,4 @@
-"""The key of a store, in a file beside it or in the environment. It seals waits and rules.
+"""The key of a store, in a file beside it or in the environment. It seals waits, rules and folds.
 
 The key file of a new store is written before the store is committed and gets its final name afterwards. So a key file
 with the final name beside a store of an older schema shows that an older copy replaced a sealed store.

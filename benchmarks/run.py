@@ -24,9 +24,10 @@ from bars import Bar, report
 from context import long_turn
 from ground import appends, imports, long_journal, many_sessions, resume
 from harness import harness
+from live import live
 from models import over_http
 from processes import processes
-from turns import crowds, dialogue, endless_session, long_session, loop_alone, parked, redrive, runs
+from turns import crowds, dialogue, endless_session, long_session, loop_alone, parked, redrive, runs, tracing
 
 from programs import programs
 
@@ -75,6 +76,7 @@ PARTS: dict[str, Part] = {
     "imports": Part(lambda _: imports(), 60),
     "crowds": Part(crowds, 240),
     "loop_alone": Part(loop_alone, 120),
+    "tracing": Part(tracing, 180),
     "redrive": Part(redrive, 180),
     "long_session": Part(long_session, 240),
     "endless_session": Part(endless_session, 300),
@@ -85,6 +87,7 @@ PARTS: dict[str, Part] = {
     "harness": Part(harness, 300),
     "long_turn": Part(long_turn, 300),
     "processes": Part(processes, 300),
+    "live": Part(live, 240),
     "programs": Part(lambda _: programs(), 180),
 }
 

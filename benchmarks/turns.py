@@ -31,6 +31,7 @@ import holdfast as hf
 from holdfast import records
 from holdfast.messages import ModelRequest, Usage
 from holdfast.store import StoreLimits
+from holdfast.telemetry import Telemetry
 from holdfast.testing import ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ CROWD = 200
 STEPS = 5
 SHORT, LONG = 20, 100
 REDRIVEN = 2_500
+TRACED_TURNS = 5
 TURNS = 1_000
 FIRST_TURNS, ENDLESS = 9, 9_999
 GROWN_AT_ONCE = 20
@@ -254,6 +256,60 @@ def loop_alone(folder: Path) -> list[Bar]:
         Bar("CPU of a step of 1 model and 3 tool calls", max(short, long), 0.6, "at most", "ms", detail),
         Bar("CPU of a step at 100 steps, against 20", long / short, 1.3, "at most", "x", ""),
     ]
+
+
+# ---- tracing ---------------------------------------------------------------------------------------------------------
+
+_COLLECTOR = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+async def _cpu_of_turns(to: Telemetry | None) -> float:
+    """CPU time of one step in milliseconds, all threads, until the runtime has closed and the spans are sent."""
+    bench = agent(look, LONG)
+    async with hf.open(None, agents=[bench], telemetry=to) as runtime:
+        begun = time.process_time()
+        for _ in range(TRACED_TURNS):
+            outcome = await runtime.run(bench, "Go.")
+            assert outcome.steps == LONG + 1
+    return (time.process_time() - begun) * 1000 / (TRACED_TURNS * LONG)
+
+
+def tracing(_: Path) -> list[Bar]:
+    """The price of a step with its four spans, sent to a collector in another process."""
+    with subprocess.Popen([sys.executable, "-c", _COLLECTOR], stdout=subprocess.PIPE, text=True) as collector:
+        try:
+            assert collector.stdout is not None
+            address = f"http://127.0.0.1:{collector.stdout.readline().strip()}"
+            spans, all_of_it = Telemetry(endpoint=address, metrics=False), Telemetry(endpoint=address)
+            asyncio.run(_cpu_of_turns(all_of_it))  # loads OpenTelemetry
+            off, on, measured = best_of(
+                2 * ROUNDS,
+                lambda: asyncio.run(_cpu_of_turns(None)),
+                lambda: asyncio.run(_cpu_of_turns(spans)),
+                lambda: asyncio.run(_cpu_of_turns(all_of_it)),
+            )
+        finally:
+            collector.kill()
+    detail = f"{off:.3f} without, {on:.3f} with spans, {measured:.3f} with metrics too; 1 model and 3 tool calls"
+    return [Bar("CPU that tracing adds to a step", measured - off, 0.15, "at most", "ms", detail)]
 
 
 # ---- a long turn again -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Holdfast: a runtime for agents that can't lose their place.
 
 Importing this module is cheap: it loads each name when that is first used. `hf.events` has all events, `hf.errors` all
-errors, `hf.messages` all parts of a conversation, `hf.tools` the toolkits.
+errors, `hf.messages` all parts of a conversation, `hf.telemetry` tracing, `hf.tools` the toolkits.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast import errors as errors
     from holdfast import events as events
     from holdfast import messages as messages
+    from holdfast import telemetry as telemetry
     from holdfast import tools as tools
     from holdfast.agent import Agent as Agent
     from holdfast.effects.replay import Repeat as Repeat
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import HookCall as HookCall
     from holdfast.policy.hooks import HookRequest as HookRequest
     from holdfast.policy.hooks import Hooks as Hooks
-    from holdfast.policy.hooks import HookTurn as HookTurn
+    from holdfast.policy.hooks import TurnContext as TurnContext
     from holdfast.policy.limits import Budget as Budget
     from holdfast.policy.limits import Limits as Limits
     from holdfast.policy.rules import Decision as Decision
@@ -125,7 +126,7 @@ if TYPE_CHECKING:
 
 
 __version__ = "0.1.0"
-_MODULES = frozenset(("errors", "events", "messages", "tools"))
+_MODULES = frozenset(("errors", "events", "messages", "telemetry", "tools"))
 _NAMES = {
     "holdfast.agent": "Agent",
     "holdfast.effects.replay": "Repeat",
@@ -146,7 +147,7 @@ _NAMES = {
     "holdfast.models.transport": "Timeouts",
     "holdfast.policy.admission": "Admission",
     "holdfast.turns.compaction.budget": "Compaction",
-    "holdfast.policy.hooks": "HookCall HookRequest HookTurn Hooks",
+    "holdfast.policy.hooks": "HookCall HookRequest TurnContext Hooks",
     "holdfast.policy.limits": "Budget Limits",
     "holdfast.policy.rules": "Decision Policy Reach allow ask deny within",
     "holdfast.processes.context": "ProcessContext",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, cast, get_args
 
 import msgspec
+from typing_extensions import TypeVar
 
+from holdfast.deps import DepsT_contra
 from holdfast.effects import canonical
 from holdfast.errors import AgentInvalid, InvalidArgument, UsageError
 from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolResult, ToolSpec
@@ -33,12 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
     from os import PathLike
+    from types import UnionType
 
     from holdfast.sandbox.stubs import Stub
     from holdfast.toolkits.agents import HandoffTool
     from holdfast.tools import AnyTool
 
 
+OutputT = TypeVar("OutputT", default=Any)
+OutputT_co = TypeVar("OutputT_co", default=Any, covariant=True)
 _FENCE: Final = re.compile(r"\A\s*```(?:json)?\s(.*?)```\s*\Z", re.DOTALL | re.IGNORECASE)
 _MAX_PROBLEMS: Final = 5
 _MAX_PROBLEM: Final = 300
@@ -143,7 +148,7 @@ MAX_INSTRUCTIONS: Final = 1_000_000
 """Longest instructions, in characters."""
 
 
-class Agent:
+class Agent(Generic[DepsT_contra, OutputT_co]):
     """Model, instructions, tools, output type, limits.
 
     `model` is a Model or a name such as ``"provider:model"``, or a list of these: the first that works. `tools` are
@@ -167,8 +172,8 @@ class Agent:
         *,
         model: Model | str | Sequence[Model | str],
         instructions: str = "",
-        tools: Sequence[GivenTools] | Toolset = (),
-        output: Any = None,  # a type or a schema
+        tools: Sequence[GivenTools[DepsT_contra]] | Toolset | None = None,
+        output: type[OutputT_co] | UnionType | dict[str, Any] | None = None,
         limits: Limits | None = None,
         settings: Settings | None = None,
         inline_budget: timedelta | float | None = None,
@@ -195,7 +200,7 @@ class Agent:
         self.instructions = instructions
         self.settings = default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
-        self.tools: dict[str, AnyTool] = _tools_by_name(name, tools)
+        self.tools: dict[str, AnyTool] = _tools_by_name(name, () if tools is None else tools)
         if self.tools and any(found.to == name for found in self._prepared.handoffs.values()):
             raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
@@ -458,11 +463,11 @@ def team_of(agent: Agent) -> dict[str, Agent]:
     return found
 
 
-def _tools_by_name(agent: str, tools: Sequence[GivenTools] | Toolset) -> dict[str, AnyTool]:
+def _tools_by_name(agent: str, tools: object) -> dict[str, AnyTool]:
     found: dict[str, AnyTool] = {}
     if not isinstance(tools, list | tuple | Toolset):
         raise InvalidArgument("tools", tools, "a list of functions, tools and toolsets")
-    for made in flatten_tools(tools):
+    for made in flatten_tools(cast("object", tools)):
         if found.setdefault(made.name, made) != made:
             raise AgentInvalid(agent, f"it has two tools called {made.name!r}; give one of them another name")
     return found

@@ -30,10 +30,10 @@ class Seen(hf.Hooks):
     def see(self, what: str) -> None:
         self.log.append(self._mark + what)
 
-    async def before_turn(self, turn: hf.HookTurn) -> Deny | None:
+    async def before_turn(self, turn: hf.TurnContext) -> Deny | None:
         self.see("before_turn")
 
-    async def after_turn(self, turn: hf.HookTurn, ending: Ending) -> None:
+    async def after_turn(self, turn: hf.TurnContext, ending: Ending) -> None:
         self.see(f"after_turn {ending.status}")
 
     async def before_model(self, asked: hf.HookRequest) -> ModelDecision | None:
@@ -48,10 +48,10 @@ class Seen(hf.Hooks):
     async def after_tool(self, call: hf.HookCall, result: ToolResult) -> Answer | None:
         self.see(f"after_tool {result.state}")
 
-    async def on_notification(self, turn: hf.HookTurn, text: str) -> None:
+    async def on_notification(self, turn: hf.TurnContext, text: str) -> None:
         self.see("on_notification")
 
-    async def on_error(self, turn: hf.HookTurn, error: Exception) -> None:
+    async def on_error(self, turn: hf.TurnContext, error: Exception) -> None:
         self.see(f"on_error {error}")
 
 
@@ -113,11 +113,11 @@ async def failures(runtime: Runtime, act: Callable[[], Awaitable[object]]) -> li
 class Turns(hf.Hooks):
     """Denies turns."""
 
-    def __init__(self, decide: Callable[[hf.HookTurn], Any]) -> None:
+    def __init__(self, decide: Callable[[hf.TurnContext], Any]) -> None:
         self.count = 0
         self._decide = decide
 
-    async def before_turn(self, turn: hf.HookTurn) -> Deny | None:
+    async def before_turn(self, turn: hf.TurnContext) -> Deny | None:
         self.count += 1
         return self._decide(turn)
 

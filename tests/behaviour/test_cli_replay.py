@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -167,7 +167,7 @@ async def store() -> AsyncIterator[Store]:
         yield store
 
 
-def agent(*script: object, output: object = None, limits: hf.Limits | None = None) -> hf.Agent:
+def agent(*script: object, output: type[Any] | None = None, limits: hf.Limits | None = None) -> hf.Agent:
     model = ScriptedModel(script)  # pyright: ignore[reportArgumentType]  # any item of a script
     return hf.Agent("a", model=model, tools=[look, ask], policy=[hf.allow("*")], output=output, limits=limits)
 

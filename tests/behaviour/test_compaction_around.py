@@ -29,11 +29,11 @@ class Watching(hf.Hooks):
         self.after: list[str | None] = []
         self._deny = deny
 
-    async def before_compaction(self, turn: hf.HookTurn, messages: int, tokens: int) -> Deny | None:
+    async def before_compaction(self, turn: hf.TurnContext, messages: int, tokens: int) -> Deny | None:
         self.before.append((messages, tokens))
         return turn.deny("not now") if self._deny else None
 
-    async def after_compaction(self, turn: hf.HookTurn, summary: str | None) -> None:
+    async def after_compaction(self, turn: hf.TurnContext, summary: str | None) -> None:
         self.after.append(summary)
 
 

@@ -120,7 +120,7 @@ async def test_an_input_that_is_too_long_by_itself_fails_by_name() -> None:
 
 async def test_a_hook_that_forbids_it_lets_the_turn_fail_by_name() -> None:
     class Never(hf.Hooks):
-        async def before_compaction(self, turn: hf.HookTurn, messages: int, tokens: int) -> Deny | None:
+        async def before_compaction(self, turn: hf.TurnContext, messages: int, tokens: int) -> Deny | None:
             return turn.deny("no")
 
     agent = agent_of(Writer(12, say=refusing(10, 9)), hooks=[Never()], compaction=LARGE)

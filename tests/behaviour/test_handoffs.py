@@ -380,7 +380,7 @@ async def test_an_answer_that_a_hook_gives_in_place_of_the_call_hands_nothing_ov
 
 async def test_the_hooks_of_who_takes_over_are_asked_whether_it_may() -> None:
     class Guard(hf.Hooks):
-        async def before_turn(self, turn: hf.HookTurn) -> Deny | None:
+        async def before_turn(self, turn: hf.TurnContext) -> Deny | None:
             return turn.deny(f"{turn.agent} is closed")
 
     async with hf.open(None, agents=[desk(billing(hooks=[Guard()]))]) as runtime:

@@ -40,7 +40,7 @@ async def how_it_ended(agent: hf.Agent) -> hf.TurnOutcome:
 DENIALS: dict[str, hf.Hooks] = {
     "before_turn": Turns(lambda turn: turn.deny("closed today")),
     "before_model": Models(lambda asked: asked.deny("closed today")),
-    "after_model": Models(after=lambda asked, reply: hf.HookTurn("", "", "").deny("closed today")),
+    "after_model": Models(after=lambda asked, reply: hf.TurnContext("", "", "").deny("closed today")),
 }
 
 
@@ -207,13 +207,13 @@ async def test_a_result_is_not_made_something_else_twice(shop: Shop, tmp_path: P
 class Broken(hf.Hooks):
     """Raises where it only observes."""
 
-    async def after_turn(self, turn: hf.HookTurn, ending: Ending) -> None:
+    async def after_turn(self, turn: hf.TurnContext, ending: Ending) -> None:
         raises()
 
-    async def on_error(self, turn: hf.HookTurn, error: Exception) -> None:
+    async def on_error(self, turn: hf.TurnContext, error: Exception) -> None:
         raises()
 
-    async def on_notification(self, turn: hf.HookTurn, text: str) -> None:
+    async def on_notification(self, turn: hf.TurnContext, text: str) -> None:
         raises()
 
 

@@ -131,7 +131,7 @@ class Once(hf.Hooks):
     async def before_model(self, asked: hf.HookRequest) -> ModelDecision | None:
         self.summaries += asked.kind == "summary"
 
-    async def before_compaction(self, turn: hf.HookTurn, messages: int, tokens: int) -> Deny | None:
+    async def before_compaction(self, turn: hf.TurnContext, messages: int, tokens: int) -> Deny | None:
         self.compactions += 1
 
 

@@ -54,10 +54,10 @@ class Hangs(hf.Hooks):
                 if not self._swallows:
                     raise
 
-    async def before_turn(self, turn: hf.HookTurn) -> Deny | None:
+    async def before_turn(self, turn: hf.TurnContext) -> Deny | None:
         return await self._hang("before_turn")
 
-    async def after_turn(self, turn: hf.HookTurn, ending: Ending) -> None:
+    async def after_turn(self, turn: hf.TurnContext, ending: Ending) -> None:
         await self._hang("after_turn")
 
     async def before_model(self, asked: hf.HookRequest) -> Deny | None:
@@ -72,7 +72,7 @@ class Hangs(hf.Hooks):
     async def after_tool(self, call: hf.HookCall, result: ToolResult) -> Answer | None:
         return await self._hang("after_tool")
 
-    async def on_error(self, turn: hf.HookTurn, error: Exception) -> None:
+    async def on_error(self, turn: hf.TurnContext, error: Exception) -> None:
         await self._hang("on_error")
 
 
@@ -157,7 +157,7 @@ async def test_what_a_hook_puts_into_the_context_reaches_the_tools_of_its_turn(s
     who: ContextVar[str] = ContextVar("who", default="nobody")
 
     class Names(hf.Hooks):
-        async def before_turn(self, turn: hf.HookTurn) -> Deny | None:
+        async def before_turn(self, turn: hf.TurnContext) -> Deny | None:
             who.set(turn.session)
 
     @hf.tool(read_only=True)
@@ -200,7 +200,7 @@ async def test_the_hooks_after_the_turns_of_a_session_run_in_their_order(shop: S
             self.ended: list[str] = []
             self.go = asyncio.Event()
 
-        async def after_turn(self, turn: hf.HookTurn, ending: Ending) -> None:
+        async def after_turn(self, turn: hf.TurnContext, ending: Ending) -> None:
             if turn.turn == "t1":
                 await self.go.wait()
             self.ended.append(turn.turn)
@@ -220,7 +220,7 @@ async def test_a_runtime_that_is_closed_lets_the_hooks_after_a_turn_finish(shop:
     class Slow(hf.Hooks):
         ended = False
 
-        async def after_turn(self, turn: hf.HookTurn, ending: Ending) -> None:
+        async def after_turn(self, turn: hf.TurnContext, ending: Ending) -> None:
             await asyncio.sleep(0.1)
             self.ended = True
 
@@ -245,7 +245,7 @@ async def test_a_deadline_that_passes_in_a_hook_does_not_make_a_known_result_unk
         return "refunded"
 
     class Errors(hf.Hooks):
-        async def on_error(self, turn: hf.HookTurn, error: Exception) -> None:
+        async def on_error(self, turn: hf.TurnContext, error: Exception) -> None:
             await asyncio.Event().wait()
 
     hook = Patient(where) if where == "after_tool" else Errors()
@@ -301,7 +301,7 @@ async def test_a_runtime_that_is_closed_leaves_no_hook_after_a_turn_running(shop
     begun, running = 0, set[int]()
 
     class Endless(hf.Hooks):
-        async def after_turn(self, turn: hf.HookTurn, ending: Ending) -> None:
+        async def after_turn(self, turn: hf.TurnContext, ending: Ending) -> None:
             nonlocal begun
             begun += 1
             mine = begun

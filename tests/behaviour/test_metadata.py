@@ -88,7 +88,7 @@ async def test_hooks_read_it(store: Store) -> None:
     seen: list[Any] = []
 
     class Watching(hf.Hooks):
-        async def before_turn(self, turn: hf.HookTurn) -> None:
+        async def before_turn(self, turn: hf.TurnContext) -> None:
             seen.append(dict(turn.metadata))
 
     async with hf.Runtime(store, [agent := agent_of(looking([]), hooks=[Watching()])]) as runtime:

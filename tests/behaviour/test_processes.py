@@ -90,7 +90,7 @@ async def test_arguments_that_do_not_fit_are_refused_before_anything_is_written(
 async def test_an_argument_that_is_not_there_is_refused() -> None:
     async with hf.open(None, processes=[adds]) as runtime:
         with pytest.raises(hf.errors.ProcessInvalid, match="can't be called like that"):
-            await runtime.start(adds, 1, c=3)
+            await runtime.start(adds, 1, c=3)  # pyright: ignore[reportCallIssue]
 
 
 async def test_arguments_come_as_the_types_that_the_function_asks_for() -> None:

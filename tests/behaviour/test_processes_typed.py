@@ -123,7 +123,7 @@ async def test_a_step_whose_function_declares_nothing_gives_plain_json(tmp_path:
 
 
 async def test_the_type_that_is_asked_for_goes_before_the_declared_one(tmp_path: Path) -> None:
-    first, replayed = await _seen(tmp_path / "s.db", lambda ctx: ctx.step("a", an_order, returns=dict))
+    first, replayed = await _seen(tmp_path / "s.db", lambda ctx: ctx.step("a", an_order, returns=dict[str, object]))
     assert first == replayed == {"number": 7, "day": "2026-11-15"}
 
 

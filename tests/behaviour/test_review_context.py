@@ -171,7 +171,7 @@ class _Tally(Estimator):
 
 
 class _Never(hf.Hooks):
-    async def before_compaction(self, turn: hf.HookTurn, messages: int, tokens: int) -> Deny | None:
+    async def before_compaction(self, turn: hf.TurnContext, messages: int, tokens: int) -> Deny | None:
         return turn.deny("no")
 
 

@@ -72,6 +72,26 @@ async def llmock(llmock_address: str) -> Llmock:
 
 
 @pytest.fixture(scope="session")
+def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of Phoenix, which receives spans and shows them by its API."""
+    python = JUDGES / "phoenix" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("the judge arize-phoenix is not installed (make judges)")
+    folder, port = tmp_path_factory.mktemp("phoenix"), _free_port()
+    settings = {"PORT": str(port), "GRPC_PORT": str(_free_port()), "HOST": "127.0.0.1", "WORKING_DIR": str(folder)}
+    # It must look for nothing outside: that would take its start a minute where there is no network.
+    settings |= dict.fromkeys(("TELEMETRY_ENABLED", "ALLOW_EXTERNAL_RESOURCES"), "false")
+    settings |= dict.fromkeys(("AGENTS_DISABLE_WEB_ACCESS", "DISABLE_AGENT_ASSISTANT"), "true")
+    env = {f"PHOENIX_{name}": value for name, value in settings.items()}
+    # It says more than a pipe holds that nobody reads.
+    command = ["sh", "-c", 'exec env "$@" >said', "sh", *(f"{name}={value}" for name, value in env.items())]
+    with _process([*command, str(python), "-m", "phoenix.server.main", "serve"], folder) as (process, log):
+        address = f"http://127.0.0.1:{port}"
+        _until_ready(f"{address}/healthz", process, log)
+        yield address
+
+
+@pytest.fixture(scope="session")
 def aimock_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     program = JUDGES / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
     node = shutil.which("node")

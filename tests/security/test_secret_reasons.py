@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import ToolResult
-    from holdfast.policy.hooks import HookCall, HookTurn
+    from holdfast.policy.hooks import HookCall, TurnContext
     from holdfast.policy.rules import Call
 
 KEY = "c4n4ry-Zq7/xK2+m9PwLt55"
@@ -61,7 +61,7 @@ class DeniesTurns(hf.Hooks):
     def __init__(self, words: str) -> None:
         self.words = words
 
-    async def before_turn(self, turn: HookTurn) -> Any:
+    async def before_turn(self, turn: TurnContext) -> Any:
         return turn.deny(self.words)
 
 

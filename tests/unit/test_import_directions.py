@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 # A module may import from its own layer and from those above it in this list, never from below.
 # A dotted name gives a module another layer than its package.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "clock", "names", "crashpoints", "records", "messages", "media", "eventloop", "plainfiles"),
+    ("errors", "clock", "names", "crashpoints", "records", "messages", "media", "eventloop", "plainfiles", "deps"),
     ("secrets",),
     ("effects",),
     (
@@ -34,6 +34,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("store", "models", "tools", "effects.performer", "effects.drive"),
     ("profiles", "toolkits", "memory", "sandbox"),
     ("agent",),
+    ("telemetry",),
     ("engine",),
     ("runtime", "processes.*", "triggers.*"),
     ("testing",),

@@ -16,13 +16,14 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from holdfast.agent import Agent
 from holdfast.cli.options import CallInvalid
 from holdfast.cli.output import printable, stderr
+from holdfast.deps import NO_DEPS
 from holdfast.errors import JournalMissing, UsageError
 from holdfast.plainfiles import read_plain_file, sync_folder, write_new_file
 from holdfast.store import Journal, Store
@@ -66,7 +67,7 @@ def load_agent(reference: str, folder: Path | None = None) -> Agent:
     if name is not None:
         found: object = getattr(module, name, None)
         if isinstance(found, Agent):
-            return found
+            return cast("Agent", found)
         what = "is not there" if found is None else f"is a {type(found).__name__}"
         raise AgentNotFound(reference, f"{name!r} {what}; agents of the module: {names or 'none'}")
     if len(agents) == 1:
@@ -98,10 +99,19 @@ def load_module(reference: str, place: str, folder: Path | None = None) -> Modul
         raise
 
 
+def module_deps(module: ModuleType | None) -> object:
+    """The value of the name `deps` in a module of agents or functions."""
+    return getattr(module, "deps", NO_DEPS)
+
+
+def _file_module(path: Path) -> str:
+    return f"agent_file_{path.stem}"
+
+
 def _load_file(reference: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise AgentNotFound(reference, f"there is no file {path}")
-    name = f"agent_file_{path.stem}"
+    name = _file_module(path)
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise AgentNotFound(reference, f"{path} is no Python file")
@@ -157,6 +167,11 @@ class AgentReference(msgspec.Struct, frozen=True, omit_defaults=True):
     def load(self) -> Agent:
         """Run the module, and return its agent."""
         return load_agent(self.agent, None if self.folder is None else Path(self.folder))
+
+    def deps(self) -> object:
+        """The source of the dependencies that the loaded module names `deps`, as for ``hf.open(deps=...)``."""
+        place, _ = _split(self.agent)
+        return module_deps(sys.modules.get(_file_module(Path(place)) if place.endswith(".py") else place))
 
     def __str__(self) -> str:
         return self.agent if self.folder is None else f"{self.agent} (in {self.folder})"

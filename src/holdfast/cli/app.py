@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "ps": ("sessions", "List the sessions that run or wait."),
     "show": ("show", "Show what happened in a session, turn by turn."),
     "logs": ("show", "Print the events of a session, one to a line."),
+    "trace": ("trace", "Show where the time of a session went, or send its spans to a collector."),
     "resume": ("run", "Continue an interrupted, queued or answered session."),
     "cancel": ("sessions", "Cancel the turn of a session that is under way."),
     "resolve": ("approvals", "Answer a deferred call or the wait of a session."),

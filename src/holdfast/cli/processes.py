@@ -14,7 +14,7 @@ import msgspec
 from holdfast import clock, errors, names
 from holdfast.agent import Agent
 from holdfast.cli import options, output, sessions
-from holdfast.cli.agents import AgentNotFound, load_module
+from holdfast.cli.agents import AgentNotFound, load_module, module_deps
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
 from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout
 from holdfast.processes.context import process_value
@@ -153,8 +153,8 @@ async def start(
     kwargs = options.parse_json(arguments)
     if not isinstance(kwargs, dict):
         raise CallInvalid(f'{arguments!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\'')
-    procedure, functions, agents = _load_function(function)
-    async with open_runtime(shell.store, agents=agents, processes=functions, drive=not detach) as runtime:
+    procedure, functions, agents, deps = _load_function(function)
+    async with open_runtime(shell.store, agents=agents, processes=functions, deps=deps, drive=not detach) as runtime:
         process = await runtime.processes.start(procedure, (), cast("dict[str, Any]", kwargs), id=id)
         if not detach:
             await _run_until_idle(runtime, process)
@@ -194,16 +194,17 @@ async def work(
     store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Run the processes of a store with the functions (and agents) of a module, until a signal stops it."""
-    functions, agents = _contents(_load(module))
+    loaded = _load(module)
+    functions, agents = _contents(loaded)
     if not functions:
         raise CallInvalid(f"{module!r} has no function made with @hf.process")
-    async with open_runtime(store, agents=agents, processes=functions) as runtime:
+    async with open_runtime(store, agents=agents, processes=functions, deps=module_deps(loaded)) as runtime:
         stdout().line(f"working on {store}: {', '.join(sorted(each.name for each in functions))}")
         await runtime.serve()
 
 
-def _load_function(reference: str) -> tuple[AnyProcess, list[AnyProcess], list[Agent]]:
-    """Load a function, the other functions of its module (it may start them), and its agents."""
+def _load_function(reference: str) -> tuple[AnyProcess, list[AnyProcess], list[Agent], object]:
+    """Load a function, the other functions of its module (it may start them), its agents and its dependencies."""
     place, colon, name = reference.rpartition(":")
     if not colon:
         raise CallInvalid(f"{reference!r} names no function; write file.py:name or package.module:name")
@@ -215,7 +216,7 @@ def _load_function(reference: str) -> tuple[AnyProcess, list[AnyProcess], list[A
     if found is None:
         choice = ", ".join(sorted(each.name for each in functions)) or "none"
         raise CallInvalid(f"{reference!r} names no function made with @hf.process; the module has: {choice}")
-    return cast("AnyProcess", found), functions, agents
+    return cast("AnyProcess", found), functions, agents, module_deps(module)
 
 
 def _load(reference: str) -> ModuleType:
@@ -233,7 +234,7 @@ def _contents(module: ModuleType) -> tuple[list[AnyProcess], list[Agent]]:
             made = cast("AnyProcess", value)
             functions.setdefault(made.name, made)
         elif isinstance(value, Agent):
-            agents.setdefault(value.name, value)
+            agents.setdefault(value.name, cast("Agent", value))
     return list(functions.values()), list(agents.values())
 
 

@@ -27,6 +27,7 @@ from holdfast.cli import agents, options, profiles, sessions
 from holdfast.cli.approvals import approval_title, describe_approval, login
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, flag, hint, option
 from holdfast.cli.output import duration, json_text, one_line, printable, reason_text, stderr, stdout
+from holdfast.deps import provide_deps
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.processes.keys import TASK_ROLE
 from holdfast.records import Admitted, Ended, Started
@@ -89,7 +90,7 @@ async def run(
                 watch = hint(store, "logs", "-f", id)
                 err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
             return 0
-        async with Runtime(opened, [loaded], only=id, own_prices=profiles.profile_prices()) as runtime:
+        async with _open_runtime(opened, loaded, reference, id) as runtime:
             after = await _head(opened, id)
             if after and key is not None and await opened.find_input(id, names.check_id("input key", key)) is not None:
                 after = 0  # the key was used before: its turn begins anywhere
@@ -99,6 +100,19 @@ async def run(
             if await _in_background(opened, id):
                 err.line(f"work goes on in the background: {hint(store, 'resume', id)}")
             return code
+
+
+@asynccontextmanager
+async def _open_runtime(
+    store: Store, agent: Agent, reference: agents.AgentReference, session: str, inline_budget: float | None = None
+) -> AsyncGenerator[Runtime]:
+    """Drive one session with its agent and the dependencies that the agent's module names."""
+    prices = profiles.profile_prices()
+    async with (
+        provide_deps(reference.deps()) as deps,
+        Runtime(store, [agent], only=session, own_prices=prices, inline_budget=inline_budget, deps=deps) as runtime,
+    ):
+        yield runtime
 
 
 @asynccontextmanager
@@ -207,16 +221,24 @@ async def resume(
         stderr().line(f"process {pid} goes on with {target.id}")
         return 0
     screen = QuietScreen() if unattended else SCREENS[output]()
-    return await _resume(store, target, loaded, screen, unattended=unattended)
+    return await _resume(store, target, loaded, reference, screen, unattended=unattended)
 
 
-async def _resume(path: Path, target: sessions.TurnTarget, agent: Agent, screen: Screen, *, unattended: bool) -> int:
+async def _resume(
+    path: Path,
+    target: sessions.TurnTarget,
+    agent: Agent,
+    reference: agents.AgentReference,
+    screen: Screen,
+    *,
+    unattended: bool,
+) -> int:
     """Print the turns of a session until nothing is left to do, or it waits for a person."""
     code = 0
     async with open_store(path) as store:
         # Read before anything is driven: the turn may end before the first look at it.
         head, left = (await store.journal(target.id)).head, await _read_unfinished(store, target.id)
-        async with Runtime(store, [agent], only=target.id, own_prices=profiles.profile_prices()) as runtime:
+        async with _open_runtime(store, agent, reference, target.id) as runtime:
             others = SelfStartedTurns(runtime, target.id, path, head)
             while True:
                 version = store.version
@@ -653,9 +675,8 @@ async def _open_chat(
     path: Path, reference: agents.AgentReference, agent: Agent, session: str | None, as_id: str | None
 ) -> AsyncGenerator[ChatSession]:
     async with _open_session(path, session, as_id, agent, reference) as (store, id):
-        runtime = Runtime(store, [agent], only=id, own_prices=profiles.profile_prices(), inline_budget=LIVE)
         head = await _head(store, id)  # before anything is done
-        async with runtime:
+        async with _open_runtime(store, agent, reference, id, inline_budget=LIVE) as runtime:
             yield ChatSession(path, agent, runtime, id, head)
 
 

@@ -489,8 +489,12 @@ async def logs(
     follow: Annotated[bool, options.flag("Also print new events, until Ctrl-C.", "--follow", "-f")] = False,
     since: Annotated[int, options.option("SEQ", "Only events after this record.", min=0)] = 0,
 ) -> None:
-    """Print the events of a session, one to a line."""
+    """Print the events of a session, one to a line.
+
+    With --follow, text appears on a terminal while the model writes it, whichever process drives the session.
+    """
     out = stdout()
+    lines = _EventLines(out)
     async with sessions.view_runtime(shell.store) as runtime:
         target = await sessions.find_target(runtime.store, id, others=True)
         found = runtime.session(target.id).events(since) if follow else _read_events(runtime, target.id, since)
@@ -501,10 +505,8 @@ async def logs(
                     continue
                 if shell.as_json:
                     out.line(events.encode(event).decode())
-                elif (text := describe_event(event)) is not None:
-                    at = datetime.fromtimestamp(event.at / 1000).astimezone().strftime("%H:%M:%S")
-                    place = f"{out.paint(at, 'dim')} {out.paint(f'{event.seq:>5}', 'dim')}"
-                    out.line(f"{place} {event.turn or '-':<4} {text}")
+                else:
+                    lines.print(event)
 
         work = asyncio.ensure_future(print_events())
         loop = asyncio.get_running_loop()
@@ -513,6 +515,30 @@ async def logs(
         await asyncio.wait([work])
         if not work.cancelled():
             work.result()
+
+
+class _EventLines:
+    """Prints events for people; on a terminal with the text that a model is writing."""
+
+    def __init__(self, out: Terminal) -> None:
+        self._out = out
+        self._writing = False
+
+    def print(self, event: events.Event) -> None:
+        if isinstance(event, events.TextDelta) and self._out.live:
+            begin = "" if self._writing else f"{self._place(event)} writes: "
+            self._out.write(begin + printable(event.text))
+            self._writing = True
+        elif (text := describe_event(event)) is not None:
+            if self._writing:
+                self._out.line()
+            self._writing = False
+            self._out.line(f"{self._place(event)} {text}")
+
+    def _place(self, event: events.Event) -> str:
+        at = datetime.fromtimestamp(event.at / 1000).astimezone().strftime("%H:%M:%S")
+        paint = self._out.paint
+        return f"{paint(at, 'dim')} {paint(f'{event.seq:>5}', 'dim')} {event.turn or '-':<4}"
 
 
 async def _read_events(runtime: Runtime, session: str, since: int) -> AsyncIterator[events.Event]:
@@ -539,6 +565,9 @@ def describe_event(event: events.Event) -> str | None:
             return f"used {event.usage.input:,} + {event.usage.output:,} tokens of {event.model}"
         case events.ToolCallRequested():
             return f"{_indent(event.call)}calls {one_line(event.tool, 40)} {one_line(json_text(event.arguments), 120)}"
+        case events.ToolCallProgress():
+            share = "" if event.fraction is None else f" {event.fraction:.0%}"
+            return f"{_indent(event.call)}{one_line(event.tool, 40)}{share} {one_line(event.note or '', 120)}".rstrip()
         case events.ToolCallFinished():
             body = event.content if isinstance(event.content, str) else json_text(event.content)
             text = f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"

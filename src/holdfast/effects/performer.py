@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -65,9 +65,11 @@ from holdfast.store.spending import DAY_MS, Spend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
+    from contextlib import AbstractContextManager
 
     from holdfast.store import Notify
     from holdfast.store.client import Store
+    from holdfast.telemetry.tracer import JournalTrace
 
 
 MAX_BEHIND: Final = 256
@@ -79,6 +81,7 @@ Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
 _log: Final = logging.getLogger("holdfast.effects")
 
 
+_NO_SPAN: Final = nullcontext()
 RECENT: Final = 64
 """Records that a drive caches for its watchers."""
 
@@ -93,6 +96,7 @@ class LeasedJournal:
         self.redactor = store.redactor
         self.put_blob, self.queue_blob, self.blob = store.put_blob, store.queue_blob, store.blob
         self._store = store
+        self.epoch = lease.epoch
         self._lease = lease
         self._on_durable = on_durable
         self.now = wall_clock(store.clock)
@@ -112,6 +116,8 @@ class LeasedJournal:
         """Called with each record that the store accepts for writing."""
         self.watch: Stopwatch | None = None
         """Counts the working time of a session up to the last append."""
+        self.trace: JournalTrace | None = None
+        """The trace of this journal; None without telemetry."""
 
     def append(
         self,
@@ -181,6 +187,7 @@ class RecordedJournal:
         self.now = wall_clock(store.clock)
         self._kept: dict[str, bytes] = {}
         self.behind = 0
+        self.trace: JournalTrace | None = None
 
     def append(self, added: list[Record], **_: object) -> Awaitable[object]:
         raise errors.ReplayMiss(getattr(added[0], "key", self.journal))
@@ -266,6 +273,8 @@ class Performer:
         self.iteration: int | None = None
         """The present step of a turn, or attempt of a process."""
         self.failure: Exception | None = None
+        self.trace = ledger.trace
+        """The trace of the journal; None without telemetry."""
         self._suspension: SuspensionGuard | None = None
 
     async def perform(
@@ -420,15 +429,20 @@ class Performer:
         """The record of an effect before it is performed."""
         return Intended(at=self.now(), key=key, ask=ask)
 
+    def spanning(self, key: str) -> AbstractContextManager[object]:
+        """Make the span of the effect `key` the current one inside the block, if there is telemetry."""
+        return _NO_SPAN if self.trace is None else self.trace.current(key)
+
     async def attempt(self, key: str, ask: EffectRequest | None, call: Call) -> Outcome:
         """Run the effect; answers the outcome, unrecorded. Cancellation passes through."""
         crash_point("effect.before_run")
         token = current_scope.set(EffectScope(self, key, inside=True))
         begun = self._seconds()
         try:
-            value = call(key)
-            if inspect.isawaitable(value):
-                value = await value
+            with self.spanning(key):
+                value = call(key)
+                if inspect.isawaitable(value):
+                    value = await value
             crash_point("effect.after_run")
             body = encode_value(value)
             if self.redactor.active:

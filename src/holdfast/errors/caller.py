@@ -103,11 +103,42 @@ class AgentMissing(ErrorFields, UsageError):
         open(agents=[...]), or wait for a process that has it with outcome(wait_for_agent=)"""
 
 
+class DepsMissing(ErrorFields, UsageError):
+    """A tool, a hook or a process wants dependencies, and the runtime has none."""
+
+    who: str
+    wanted: str = "deps"
+    _message = "{who} wants {wanted} as its dependencies, and this runtime has none; give it to hf.open(deps=...)"
+
+
+class DepsMismatch(ErrorFields, UsageError):
+    """The dependencies of the runtime are of another type than a tool or a process wants."""
+
+    who: str
+    wanted: str
+    given: str
+    _message = "{who} wants {wanted} as its dependencies, and hf.open(deps=...) gave a {given}"
+
+
 class ForeignLoop(ErrorFields, UsageError):
     """A runtime was used from another event loop than the one that opened it. Nothing was begun."""
 
     _message = """this runtime belongs to the event loop it was opened in; call it there with
         asyncio.run_coroutine_threadsafe(..., loop), or open the store again in this loop"""
+
+
+class TelemetryMissing(ErrorFields, UsageError):
+    """Tracing was asked for, and OpenTelemetry is not installed. Nothing was opened."""
+
+    _message = "tracing needs OpenTelemetry; install it with: pip install 'holdfast[otel]'"
+
+
+class TelemetryUnconfigured(ErrorFields, UsageError):
+    """Tracing was asked for, and there is no place to which spans could go. Nothing was opened."""
+
+    reason: str
+    _message = """{reason}; give Telemetry(endpoint="http://127.0.0.1:4318"), set OTEL_EXPORTER_OTLP_ENDPOINT, or call
+        opentelemetry.trace.set_tracer_provider before hf.open"""
 
 
 class StoreInWorkspace(ErrorFields, UsageError):

@@ -113,6 +113,27 @@ class StoreReadOnly(ErrorFields, StoreError):
     _message = "{path} is open to be read, so nothing in it can be changed; hf.open() opens it to work on it"
 
 
+class SocketsUnusable(ErrorFields, StoreError):
+    """Processes that have the store open can't reach each other. Everything works except live events between them."""
+
+    path: Path | str
+    reason: str
+    remedy: str
+    _message = "live events of {path} don't reach other processes: {reason}; {remedy}"
+
+
+class PeerRefused(ErrorFields, StoreError):
+    """A process at a socket of the store did not prove that it may open the store, or broke the protocol.
+
+    It got nothing and was disconnected; live events of that process are missing.
+    """
+
+    path: Path | str
+    reason: str
+    _message = """the process at the other end of a socket of {path} was refused: {reason}; if it is not one of yours,
+        find out which process it is and stop it"""
+
+
 class StoreDamaged(ErrorFields, StoreError):
     """SQLite cannot read the file."""
 

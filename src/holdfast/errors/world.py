@@ -256,3 +256,12 @@ class AnswerLate(ErrorFields, WorldError):
 
     state: str
     _message = "the answer came too late: the wait was {state} before"
+
+
+class TraceRefused(ErrorFields, WorldError):
+    """A collector did not take the spans of a trace. They are still in the journal."""
+
+    endpoint: str
+    spans: int
+    _message = """{endpoint} did not take the {spans} spans; see that a collector listens there (OTLP over HTTP) and run
+        the command again"""

@@ -7,11 +7,13 @@ A deciding hook that raises or times out denies. If an observing one does, the e
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, cast
 
 import msgspec
 
+from holdfast.deps import NO_DEPS, DepsT
 from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors.caller import DepsMissing
 from holdfast.policy.rules import milliseconds
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ ModelDecision: TypeAlias = Deny | Answer
 
 
 @dataclass(frozen=True, slots=True)
-class HookTurn:
+class TurnContext(Generic[DepsT]):
     """The turn in which a hook runs."""
 
     session: str
@@ -64,6 +66,14 @@ class HookTurn:
     turn: str
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
     """The metadata of the session, and of the input that began the turn."""
+    given_deps: object = field(default=NO_DEPS, compare=False, repr=False)
+
+    @property
+    def deps(self) -> DepsT:
+        """The dependencies of the runtime: ``hf.open(..., deps=...)``."""
+        if self.given_deps is NO_DEPS:
+            raise DepsMissing("a hook")
+        return cast("DepsT", self.given_deps)
 
     def deny(self, reason: str) -> Deny:
         """Refuse the turn; it ends as failed."""
@@ -79,7 +89,7 @@ class HookRequest:
     empty, or has only the session for which a durable function works.
     """
 
-    turn: HookTurn
+    turn: TurnContext
     request: ModelRequest
     kind: RequestKind = "turn"
 
@@ -103,7 +113,7 @@ class HookRequest:
 class HookCall:
     """A tool call. `arguments` is a copy; to change them, return `replace(...)`."""
 
-    turn: HookTurn
+    turn: TurnContext
     tool: str
     arguments: dict[str, Any]
     call_id: str
@@ -145,10 +155,10 @@ class Hooks:
         """The name in records and errors."""
         return type(self).__name__
 
-    async def before_turn(self, turn: HookTurn) -> Deny | None:
+    async def before_turn(self, turn: TurnContext) -> Deny | None:
         """Before a turn begins."""
 
-    async def after_turn(self, turn: HookTurn, ending: Ending) -> None:
+    async def after_turn(self, turn: TurnContext, ending: Ending) -> None:
         """After the end of a turn was recorded. Neither the outcome nor the next turn waits for this."""
 
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
@@ -166,16 +176,16 @@ class Hooks:
         A returned answer replaces the result, except an `unknown` one.
         """
 
-    async def before_compaction(self, turn: HookTurn, messages: int, tokens: int) -> Deny | None:
+    async def before_compaction(self, turn: TurnContext, messages: int, tokens: int) -> Deny | None:
         """Before `messages` messages of the conversation are shortened or summarised."""
 
-    async def after_compaction(self, turn: HookTurn, summary: str | None) -> None:
+    async def after_compaction(self, turn: TurnContext, summary: str | None) -> None:
         """After the conversation was compacted."""
 
-    async def on_notification(self, turn: HookTurn, text: str) -> None:
+    async def on_notification(self, turn: TurnContext, text: str) -> None:
         """When notifications enter the turn, as this text."""
 
-    async def on_error(self, turn: HookTurn, error: HoldfastError | Exception) -> None:
+    async def on_error(self, turn: TurnContext, error: HoldfastError | Exception) -> None:
         """When a model call or a tool call failed."""
 
 

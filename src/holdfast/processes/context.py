@@ -16,12 +16,14 @@ import secrets as chance
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, overload
 from uuid import UUID, uuid4
 
 import msgspec
 
 from holdfast import errors
+from holdfast.agent import OutputT_co
+from holdfast.deps import NO_DEPS, DepsT
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
 from holdfast.effects.keys import segment
 from holdfast.effects.performer import call_function
@@ -29,7 +31,7 @@ from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_id, check_string
-from holdfast.policy.hooks import HookTurn
+from holdfast.policy.hooks import TurnContext
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
 from holdfast.processes.lists import ProcessLine
@@ -49,10 +51,10 @@ from holdfast.turns.keys import DEFERRAL, input_number
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-    from holdfast.agent import Agent
+    from holdfast.agent import Agent, OutputT
     from holdfast.effects.performer import Performer
     from holdfast.models import Model
-    from holdfast.processes.definition import AnyProcess
+    from holdfast.processes.definition import ProcessDefinition
     from holdfast.processes.service import Processes
     from holdfast.runtime.context import RuntimeContext
     from holdfast.secrets.sources import SecretAccess
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Wait
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 MAX_DEPTH: Final = 16
 """Deepest nesting of processes."""
@@ -181,7 +185,7 @@ class TurnWait:
         return found
 
     async def look(self) -> WaitAnswer | None:
-        reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=True)
+        reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=False)
         ending = await reader.read()
         if ending is None:
             return None
@@ -404,21 +408,22 @@ class ProcessWaits:
 # ---- the context -----------------------------------------------------------------------------------------------------
 
 
-class Child:
+class Child(Generic[OutputT_co]):
     """A child process, for the function that started it."""
 
-    __slots__ = ("_context", "id")
+    __slots__ = ("_context", "_name", "id")
 
-    def __init__(self, context: ProcessContext, id: str) -> None:
+    def __init__(self, context: ProcessContext, id: str, name: str) -> None:
         self._context = context
+        self._name = name
         self.id = id
 
     def __repr__(self) -> str:
         return f"Child({self.id!r})"
 
-    async def result(self) -> Any:  # whatever the function gave
-        """Its result, as soon as it has ended. Nothing is held in memory meanwhile."""
-        return await self._context._child_result(self.id)  # noqa: SLF001
+    async def result(self) -> OutputT_co:
+        """Wait for the end, and return the result as the type that the function declares. The wait holds no memory."""
+        return await self._context._child_result(self.id, self._name)  # noqa: SLF001
 
     async def status(self) -> ProcessLine:
         """Its line in lists. A replay answers what the first call answered."""
@@ -450,7 +455,7 @@ class Awaited(Deferred[Any]):
         return await self._context._deferral_answer(self.call, self.due, returns)  # noqa: SLF001
 
 
-class ProcessContext:
+class ProcessContext(Generic[DepsT]):
     """The first argument of a durable function.
 
     Each call is recorded under a key that is a path: code in plain `asyncio.gather` or `TaskGroup` branches is told
@@ -495,6 +500,13 @@ class ProcessContext:
         """``ctx.secrets["NAME"]``: hidden in all that is written."""
         return self._runtime.secrets
 
+    @property
+    def deps(self) -> DepsT:
+        """The dependencies of the runtime: ``hf.open(..., deps=...)``."""
+        if self._runtime.deps is NO_DEPS:
+            raise errors.DepsMissing(f"the process {self.id!r}")
+        return cast("DepsT", self._runtime.deps)
+
     # ---- effects -----------------------------------------------------------------------------------------------------
 
     def _next_key(self, name: str) -> tuple[EffectScope, str]:
@@ -526,6 +538,27 @@ class ProcessContext:
             waits.busy -= 1
             if waits.pending:  # a step of code that waits for nothing wakes nobody
                 waits.moved.set()
+
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Any], /, *args: object, returns: type[R], **kwargs: Any
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Awaitable[R]], /, *args: object, repeat: Repeat, **kwargs: Any
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., R], /, *args: object, repeat: Repeat, **kwargs: Any
+    ) -> R: ...
 
     async def step(
         self,
@@ -754,7 +787,18 @@ class ProcessContext:
 
     # ---- other processes, and agents ---------------------------------------------------------------------------------
 
-    async def start(self, process: AnyProcess | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:
+    @overload
+    async def start(self, process: ProcessDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+
+    @overload
+    async def start(
+        self, process: ProcessDefinition[..., R], /, *args: Any, id: str | None, **kwargs: Any
+    ) -> Child[R]: ...
+
+    @overload
+    async def start(self, process: str, /, *args: Any, **kwargs: Any) -> Child[Any]: ...
+
+    async def start(self, process: Any, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child[Any]:
         """Start another process, once."""
         made, own = self._processes.procedure(process), self._state.registration
         depth = 1 + (0 if own is None else own.depth)
@@ -778,7 +822,7 @@ class ProcessContext:
 
         body = {"id": child, "name": made.name, "arguments": arguments}
         told = await self._effect("process", made.name, "start", body, call, at=(place, key))
-        return Child(self, told["id"])
+        return Child(self, told["id"], made.name)
 
     async def _begin_elsewhere(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
         """Begin a child or a turn. If this process is cancelled meanwhile, that is stopped too."""
@@ -798,7 +842,7 @@ class ProcessContext:
             spawn(stop_if_cancelled())
             raise
 
-    async def _child_result(self, id: str) -> Any:  # what the child gave
+    async def _child_result(self, id: str, name: str) -> Any:
         place, key = self._next_key("result")
         ask = self._performer.request(key, "process", "await", {"id": id})
         source = ChildWait(self._store, keys.process_journal(id), self._processes)
@@ -807,7 +851,7 @@ class ProcessContext:
             raise errors.ProcessUnknown(id)
         told = await wait_value(self._performer, outcome)
         raise_unless_completed(id, told)
-        return told["value"]
+        return self._processes.as_declared(name, told["value"])
 
     async def _cancel_child(self, id: str, reason: str) -> None:
         async def call(_: str) -> None:
@@ -834,8 +878,13 @@ class ProcessContext:
         await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
 
     async def run_agent(
-        self, agent: Agent | str, prompt: str, *, session: str | None = None, deadline: timedelta | float | None = None
-    ) -> Any:  # text, or a value of the agent's output
+        self,
+        agent: Agent[Any, OutputT] | str,
+        prompt: str,
+        *,
+        session: str | None = None,
+        deadline: timedelta | float | None = None,
+    ) -> OutputT:
         """Ask an agent, in a session of its own unless you name one, and wait for its answer.
 
         The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
@@ -890,7 +939,8 @@ class ProcessContext:
         """Ask a model once, without a conversation. The reply is recorded with its usage."""
         question = CompletionRequest(model, prompt, output, instructions)
         place, key = self._next_key(MODEL_CALL_NAME)
-        turn, clean = HookTurn(self._state.session or "", "", ""), self._performer.redactor.text
+        turn: TurnContext[Any] = TurnContext(self._state.session or "", "", "", given_deps=self._runtime.deps)
+        clean = self._performer.redactor.text
         hooked = HookRunner((), turn, guards=self._runtime.hooks, clean=clean)
         with self._waits.at_work():
             return await DirectCaller(self._performer, self._runtime.prices, hooked, question).answer(place, key)

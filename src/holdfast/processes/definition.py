@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, get_args, overload
 
 import holdfast
+from holdfast.deps import wanted_deps
 from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue
 from holdfast.errors.caller import ProcessInvalid
@@ -87,6 +88,14 @@ class ProcessDefinition(Generic[P, R]):
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     @cached_property
+    def deps(self) -> object:
+        """The type of the dependencies that its context must have; None: any."""
+        hint = next(iter(inspect.signature(self.function).parameters.values())).annotation
+        if hint is inspect.Parameter.empty or (isinstance(hint, str) and "[" not in hint):
+            return None
+        return wanted_deps(self._resolve({"context": hint})["context"])
+
+    @cached_property
     def _shape(self) -> type[BaseModel]:
         from pydantic import ConfigDict, Field, PydanticUserError, create_model
 
@@ -102,15 +111,18 @@ class ProcessDefinition(Generic[P, R]):
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        from holdfast.processes.context import ProcessContext  # it needs the runtime
-
-        names = {"ProcessContext": ProcessContext, "hf": holdfast, "holdfast": holdfast}
-        names |= getattr(inspect.unwrap(self.function), "__globals__", {})
         hints = {
             name: parameter.annotation
             for name, parameter in self._signature.parameters.items()
             if parameter.annotation is not parameter.empty
         }
+        return self._resolve(hints)
+
+    def _resolve(self, hints: dict[str, Any]) -> dict[str, Any]:
+        from holdfast.processes.context import ProcessContext  # it needs the runtime
+
+        names = {"ProcessContext": ProcessContext, "hf": holdfast, "holdfast": holdfast}
+        names |= getattr(inspect.unwrap(self.function), "__globals__", {})
         holder = type("_Holder", (), {"__annotations__": hints})
         try:
             return typing.get_type_hints(holder, names, include_extras=True)

@@ -8,13 +8,15 @@ import secrets
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args, overload
 
 import msgspec
 
 from holdfast import errors
+from holdfast.agent import OutputT_co
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import decode_value, encode_value
+from holdfast.deps import check_deps
+from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
 from holdfast.policy.rules import milliseconds
@@ -38,11 +40,12 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import RuntimeContext
 
 
+T = TypeVar("T")
 Requested = Literal["requested", "already_requested", "too_late"]
 Signalled = Literal["signalled", "already_signalled", "too_late"]
 
 
-class Process:
+class Process(Generic[OutputT_co]):
     """A process that was started. The handle holds nothing and reads only what you ask for."""
 
     def __init__(self, context: RuntimeContext, processes: Processes, id: str) -> None:
@@ -53,8 +56,14 @@ class Process:
     def __repr__(self) -> str:
         return f"Process({self.id!r})"
 
+    @overload
+    async def result(self, *, timeout: float | None = None, returns: None = None) -> OutputT_co: ...
+
+    @overload
+    async def result(self, *, timeout: float | None = None, returns: type[T]) -> T: ...
+
     async def result(self, *, timeout: float | None = None, returns: type[Any] | None = None) -> Any:
-        """Its result, as soon as it has ended; converted to `returns` if that is set.
+        """Wait for the end, and return the result as the type `returns`, or as the one that the function declares.
 
         `ProcessFailed`, `ProcessCancelled` or `ProcessAbandoned` where it did not complete. A process that can't go on
         here raises why. A `TimeoutError` after `timeout` seconds leaves it alone.
@@ -66,7 +75,9 @@ class Process:
             raise errors.ProcessPruned(self.id, error.status, error.at) from None
         told = await process_end(self._context.store, state)
         raise_unless_completed(self.id, told)
-        return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
+        if returns is not None:
+            return decode_value(encode_value(told["value"]), returns)
+        return self._processes.as_declared(state.name, told["value"])
 
     async def _wait_for_end(self) -> ProcessState:
         """Wait for the end. A drive in this runtime reports it without a read."""
@@ -186,6 +197,8 @@ class Processes:
         """Let `procedure` run here."""
         if not isinstance(procedure, ProcessDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise errors.InvalidArgument("process", procedure, "a function made with @hf.process")
+        if self._context.engine is not None:
+            check_deps(self._context.deps, procedure.deps, f"the process {procedure.name!r}")
         known = self.functions.setdefault(procedure.name, procedure)
         if known is not procedure:
             reason = "another function has this name here; give one of them another name"
@@ -202,6 +215,12 @@ class Processes:
                 raise errors.FunctionUnknown(given, tuple(self.functions))
             return found
         return self.add(given)
+
+    def as_declared(self, name: str | None, value: object) -> Any:
+        """The result of a function as the type that it declares, if the function is known here."""
+        function = self.functions.get(name or "")
+        wanted = None if function is None else return_type(function.function)
+        return value if wanted is None else as_declared(value, wanted)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -706,7 +725,7 @@ class Processes:
 
     async def _answer_turn(self, turn: AwaitedTurn, answer: Callable[[], Awaitable[Settlement]]) -> None:
         try:
-            reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
+            reader = TurnReader(self._store, turn.session, turn.input, 0, known=False)
             await reader.wait(self._context)
             self._context.poke((await answer()).wait.journal)
         except errors.HoldfastError as error:  # whoever waits looks by itself after a while

@@ -22,7 +22,7 @@ from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnkno
 from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int
-from holdfast.policy.hooks import HookTurn
+from holdfast.policy.hooks import TurnContext
 from holdfast.processes import keys, lists
 from holdfast.processes import state as process_state
 from holdfast.processes.driver import ProcessDrive
@@ -248,7 +248,9 @@ class TaskRun:
 
     async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> records.Outcome:
         """Make the call, or wait for the one under way."""
-        turn = HookTurn(self.session, self._state.name or "", self.run, self.metadata)
+        turn: TurnContext[Any] = TurnContext(
+            self.session, self._state.name or "", self.run, self.metadata, self.host.deps
+        )
         hooks, clean = () if self.agent is None else self.agent.hooks, self.performer.redactor.text
         current_hooks.set(HookRunner(hooks, turn, guards=self._context.hooks, clean=clean))
         if work is not None:

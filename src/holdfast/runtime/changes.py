@@ -1,7 +1,8 @@
 """Event streams: the events of a record, live events between records, and detecting that a journal has grown.
 
 Drives of this process wake their readers themselves (`ChangeFeed.touch`). For journals that other processes drive, one
-poll of the store after each commit, at most every few milliseconds, serves all readers.
+poll of the store after each commit, at most every few milliseconds, serves all readers; their live events come by
+`runtime/side_channel.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Collection, Generator, Iterator
 
     from holdfast.effects.performer import LeasedJournal
+    from holdfast.runtime.side_channel import LiveReceiver, LiveSender
     from holdfast.store import Store
+    from holdfast.telemetry.tracer import Tracer
     from holdfast.turns.keys import EffectKey
     from holdfast.turns.machine import Ending
 
@@ -221,19 +224,24 @@ class TurnEnded(NamedTuple):
     text: str
 
 
+_News: TypeAlias = "TurnEnded | ProcessState | Literal['live'] | None"
+"""The end of a turn or process; "live" if only live events of another process have come; None for anything else."""
+
+
 @dataclass(eq=False, slots=True)
 class Expectation:
     """One reader that waits for a journal, and the record up to which it has read."""
 
     head: int
-    news: asyncio.Future[TurnEnded | ProcessState | None]
+    news: asyncio.Future[_News]
     """Done when something can be read; its result is the end itself if this process recorded it."""
 
 
 class ChangeFeed:
     """Wakes the readers of journals: those that wait for any record or live event, and those that wait for an end.
 
-    It also has the live events of the sessions that this process drives.
+    It also has the live events of the sessions that this process drives, and copies of those that it follows in other
+    processes.
     """
 
     def __init__(self, store: Store) -> None:
@@ -244,11 +252,19 @@ class ChangeFeed:
         """Journals that this process drives: their drives call `touch`."""
         self.buffers: dict[str, LiveEventBuffer] = {}
         """The live events of the drive of each session."""
-        self._ended: OrderedDict[str, LiveEventBuffer] = OrderedDict()
+        self.mirrors: dict[str, MirroredEvents] = {}
+        """Copies of the live events of sessions that other processes drive."""
+        self.sender: LiveSender | None = None
+        """Sends our live events to other processes; None unless this process drives."""
+        self.receiver: LiveReceiver | None = None
+        """Receives the live events of other processes; None for a store in memory."""
+        self._ended: OrderedDict[str, LiveEventBuffer | MirroredEvents] = OrderedDict()
         """The live events of the last drives, for readers that come as a quick turn ends."""
         self._followers: dict[str, list[_LivePosition | _LivePositions]] = {}
         self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self.tracer: Tracer | None = None
+        """Exports the spans of the journals that this process drives; None without telemetry."""
         self._closed = False
 
     @contextmanager
@@ -265,8 +281,12 @@ class ChangeFeed:
 
     def touch(self, journal: str) -> None:
         """Wake the readers of `journal`, which has changed in this process: at once, or soon if it has live events."""
+        buffer = self.buffers.get(journal)
+        if buffer is not None and self.sender is not None:
+            self.sender.mark(buffer)
+        if self.tracer is not None:
+            self.tracer.touch(journal)
         if self.readers:
-            buffer = self.buffers.get(journal)
             if buffer is None:
                 self.wake_readers(journal)
             else:
@@ -283,7 +303,12 @@ class ChangeFeed:
             self.wake_readers(journal)
             self._wake((journal, True), end)
 
-    def _wake(self, what: tuple[str, bool], end: TurnEnded | ProcessState | None = None) -> None:
+    def wake_live(self, session: str) -> None:
+        """Wake all that wait for any record of `session`: live events of another process have come, no records."""
+        self._wake((session, False), "live")
+        self._wake((ALL_JOURNALS, False), "live")
+
+    def _wake(self, what: tuple[str, bool], end: _News = None) -> None:
         for found in self._waiting.pop(what, ()):
             if not found.news.done():
                 found.news.set_result(end)
@@ -312,16 +337,17 @@ class ChangeFeed:
                 if not waiting:
                     del self._waiting[what]
 
-    async def beyond(self, journal: str, head: int, version: int | None) -> None:
+    async def beyond(self, journal: str, head: int, version: int | None) -> bool:
         """Wait until `journal` has records above `head` (`ALL_JOURNALS`: positions), or is touched.
 
-        `version` is the version of the store at the caller's last read. Pass None for a journal that this process
-        drives and that has nothing durable above `head` at this moment: its drive touches it.
+        Returns False if only live events of another process have come. `version` is the version of the store at the
+        caller's last read. Pass None for a journal that this process drives and that has nothing durable above `head`
+        at this moment: its drive touches it.
         """
         with self.expecting(journal, head) as found:
             if version is not None and self.store.version != version:
                 await self._compare([(journal, False)])  # for commits since the caller read
-            await found.news
+            return await found.news != "live"
 
     async def _look(self) -> None:
         """Poll the heads of journals while readers wait for one that another process drives.
@@ -331,6 +357,8 @@ class ChangeFeed:
         try:
             while waited := [what for what in self._waiting if what[0] not in self.local]:
                 version = self.store.version
+                if self.receiver is not None:
+                    await self.receiver.refresh()  # first: live events come before the records behind them
                 await self._compare(waited)
                 await self.store.changed(version, None)
                 await asyncio.sleep(_POLL_PAUSE)
@@ -360,6 +388,10 @@ class ChangeFeed:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        if self.sender is not None:
+            self.sender.close()
+        if self.receiver is not None:
+            self.receiver.close()
         self._fail(StoreClosed())
         self._ended.clear()
 
@@ -368,24 +400,82 @@ class ChangeFeed:
     def add_buffer(self, buffer: LiveEventBuffer) -> None:
         """Offer the live events of a new drive to all readers; they keep them until they have read them."""
         self.buffers[buffer.session] = buffer
+        self._supersede(buffer)
+        self._offer(buffer)
+        if self.sender is not None:
+            self.sender.mark(buffer, begins=True)
+
+    def remove_buffer(self, buffer: LiveEventBuffer) -> None:
+        """Remove the live events of an ended drive."""
+        buffer.close()
+        if self.buffers.get(buffer.session) is buffer:
+            del self.buffers[buffer.session]
+        self._keep_ended(buffer)
+        if self.sender is not None:
+            self.sender.mark(buffer)
+
+    def add_mirror(self, mirror: MirroredEvents) -> None:
+        """Offer the live events of a drive in another process to all readers."""
+        self._supersede(mirror)
+        self.mirrors[mirror.session] = mirror
+        self._offer(mirror)
+
+    def close_mirror(self, mirror: MirroredEvents) -> None:
+        """Remove the live events of a drive in another process: it has ended, or is out of reach."""
+        mirror.close()
+        if self.mirrors.get(mirror.session) is mirror:
+            del self.mirrors[mirror.session]
+        self._keep_ended(mirror)
+        self.wake_live(mirror.session)
+
+    def _supersede(self, newer: LiveEventBuffer | MirroredEvents) -> None:
+        """Close the copy of an older drive soon: its end may be on the way, or never come."""
+        older = self.mirrors.get(newer.session)
+        if older is not None:
+            asyncio.get_running_loop().call_later(ARRIVAL_WAIT, self.close_mirror, older)
+
+    def _offer(self, buffer: LiveEventBuffer | MirroredEvents) -> None:
         for name in (buffer.session, ALL_JOURNALS):
             for reader in self._followers.get(name, ()):
                 reader.offer(buffer)
 
-    def remove_buffer(self, buffer: LiveEventBuffer) -> None:
-        """Remove the live events of an ended drive."""
-        buffer.closed = True
-        if self.buffers.get(buffer.session) is buffer:
-            del self.buffers[buffer.session]
-        if buffer.last:
+    def _keep_ended(self, buffer: LiveEventBuffer | MirroredEvents) -> None:
+        newest = self._ended.get(buffer.session)
+        if buffer.last and (newest is None or newest.epoch <= buffer.epoch):
             self._ended[buffer.session] = buffer
             self._ended.move_to_end(buffer.session)
             if len(self._ended) > MAX_ENDED_DRIVES:
                 self._ended.popitem(last=False)
 
-    def newest_buffer(self, session: str) -> LiveEventBuffer | None:
+    def newest_buffer(self, session: str) -> LiveEventBuffer | MirroredEvents | None:
         """The live events of the drive of a session, or of its last one."""
-        return self.buffers.get(session) or self._ended.get(session)
+        return self.buffers.get(session) or self.mirrors.get(session) or self._ended.get(session)
+
+    def drives(self, drive: str | None = None) -> list[LiveEventBuffer | MirroredEvents]:
+        """The live events of all drives under way, and of the ended drive with this id."""
+        ended = [] if drive is None else [buffer for buffer in self._ended.values() if buffer.id == drive]
+        return [*ended, *{**self.mirrors, **self.buffers}.values()]
+
+    async def reach(self, name: str) -> None:
+        """Get the live events of a session, or of all (`ALL_JOURNALS`), from the other processes that drive the store.
+
+        Returns after a short time without them.
+        """
+        if self.receiver is not None and name not in self.local:
+            await self.receiver.refresh(name)
+
+    @property
+    def followed(self) -> Collection[str]:
+        """The sessions that readers follow; `ALL_JOURNALS` for a reader of all."""
+        return self._followers.keys()
+
+    def miss(self, session: str | None, reason: str) -> None:
+        """Show the readers of a session (None: all readers) that live events are missing."""
+        for name, readers in self._followers.items():
+            if session is None or name in {session, ALL_JOURNALS}:
+                for reader in readers:
+                    reader.miss(reason)
+                self.wake_live(name)
 
     @contextmanager
     def offering(self, session: str, reader: _LivePosition | _LivePositions) -> Generator[None]:
@@ -398,6 +488,8 @@ class ChangeFeed:
             readers.remove(reader)
             if not readers and self._followers.get(session) is readers:
                 del self._followers[session]
+                if self.receiver is not None:
+                    self.receiver.leave(session)
 
 
 # ---- live events ----
@@ -408,6 +500,8 @@ MAX_AGE_MS: Final = 120_000
 """Longest age of a buffered live event."""
 MAX_ENDED_DRIVES: Final = 64
 """Ended drives whose live events are kept."""
+ARRIVAL_WAIT: Final = 0.1
+"""Longest time for which a record waits for the live events before it, which another process sends, in seconds."""
 WAKE_INTERVAL: Final = 0.008
 """Least time between two wake-ups of a reader in seconds, half a frame of a screen: faster events are read together."""
 LIVE_PAGE: Final = 64
@@ -422,7 +516,7 @@ _DELTA_FIELDS: Final[dict[type[events.LiveEvent], str]] = {
 """Events that are parts of a text, and the field with the part."""
 
 
-class _LiveItem(msgspec.Struct, gc=False):
+class LiveItem(msgspec.Struct, gc=False):
     """The fields of a live event. The event itself is built for a reader; most events never have one."""
 
     at: int
@@ -432,38 +526,27 @@ class _LiveItem(msgspec.Struct, gc=False):
     fields: dict[str, Any]
 
 
-class LiveEventBuffer:
-    """The live events of one drive of one session, numbered from 1; old ones are dropped.
+class DriveEvents:
+    """The newest live events of one drive of one session, numbered from 1."""
 
-    Their age is measured by the wall clock. If that jumps, some are dropped too early or too late.
-    """
-
-    def __init__(self, ledger: LeasedJournal, feed: ChangeFeed) -> None:
-        self.session = ledger.journal
-        self.base = ledger.head
+    def __init__(self, session: str, base: int, epoch: int) -> None:
+        self.session = session
+        self.base = base
         """Head of the journal when the drive began."""
+        self.epoch = epoch
+        """The epoch of its lease."""
         self.closed = False
         """The drive has ended."""
-        self.last = 0
+        self.last: int = 0
         """Number of the newest event."""
-        self.lost = -1
+        self.lost: int = -1
         """Sequence of the newest event that was dropped."""
-        self.ended: TurnEnded | None = None
-        """The newest turn of this drive with a submitted end."""
-        self._ledger = ledger
-        self._redactor = ledger.redactor
-        self._wall = wall_clock(feed.store.clock)
-        self._feed = feed
-        self._items: deque[_LiveItem] = deque()
+        self._items: deque[LiveItem] = deque()
         self._read = 0
-        self._woken = 0.0
-        """Loop time at which the readers were last woken."""
-        self._later: asyncio.TimerHandle | None = None
-        """Wakes them again after `WAKE_INTERVAL`."""
 
     @cached_property
     def id(self) -> str:
-        """Id of this drive in cursors; made when a reader needs it."""
+        """Id of the drive in cursors; made when a reader needs it."""
         return secrets.token_hex(4)
 
     @cached_property
@@ -474,6 +557,79 @@ class LiveEventBuffer:
     def first(self) -> int:
         """Number of the oldest buffered event; one more than the newest if the buffer is empty."""
         return self.last + 1 - len(self._items)
+
+    def trim(self) -> None:
+        """Drop events that are too many."""
+        while len(self._items) > MAX_EVENTS:
+            self.lost = self._items.popleft().seq
+
+    def has_more(self, number: int, seq: int) -> bool:
+        """True if events after `number` come before the record after `seq`, or were dropped."""
+        items = self._items
+        index = number + len(items) - self.last
+        return index < 0 or (index < len(items) and items[index].seq <= seq)
+
+    def items(self, number: int) -> Iterator[LiveItem]:
+        """The buffered items after `number`, oldest first."""
+        return islice(self._items, max(0, number + len(self._items) - self.last), None)
+
+    def mark_read(self, number: int) -> None:
+        """Keep the events up to `number` as they are: a reader has them."""
+        self._read = max(self._read, number)
+
+    def page(self, number: int, seq: int) -> list[events.LiveEvent]:
+        """The next events after `number`, up to `LIVE_PAGE`, that come before the record after `seq`."""
+        items, session = self._items, self.session
+        buffer, tag = self.id, self.tag
+        found: list[events.LiveEvent] = []
+        number = max(number, self.last - len(items))
+        begin = number + len(items) - self.last
+        for index in range(begin, min(begin + LIVE_PAGE, len(items))):
+            item = items[index]
+            place = item.seq
+            if place > seq:
+                break
+            number += 1
+            cursor = f"{place}~{buffer}.{number}@{tag}"
+            found.append(
+                item.kind(session=session, turn=item.turn, at=item.at, seq=place, cursor=cursor, **item.fields)
+            )
+        if found and number > self._read:
+            self._read = number
+        return found
+
+
+class _EndedLedger(NamedTuple):
+    """What a buffer needs of the ledger of an ended drive, so that the ledger itself can be freed."""
+
+    head: int
+    behind: int
+    recent: deque[tuple[int, records.Record]]
+
+
+class LiveEventBuffer(DriveEvents):
+    """The live events of a drive of this process; old ones are dropped.
+
+    Their age is measured by the wall clock. If that jumps, some are dropped too early or too late.
+    """
+
+    def __init__(self, ledger: LeasedJournal, feed: ChangeFeed) -> None:
+        super().__init__(ledger.journal, ledger.head, ledger.epoch)
+        self.ended: TurnEnded | None = None
+        """The newest turn of this drive with a submitted end."""
+        self._ledger: LeasedJournal | _EndedLedger = ledger
+        self._redactor = ledger.redactor
+        self._wall = wall_clock(feed.store.clock)
+        self._feed = feed
+        self._woken = 0.0
+        """Loop time at which the readers were last woken."""
+        self._later: asyncio.TimerHandle | None = None
+        """Wakes them again after `WAKE_INTERVAL`."""
+
+    @property
+    def head(self) -> int:
+        """Sequence of the newest submitted record: later events come behind it."""
+        return self._ledger.head
 
     @property
     def durable(self) -> int:
@@ -496,12 +652,14 @@ class LiveEventBuffer:
         if kind in _DELTA_FIELDS and self._read < self.last and self._join(kind, turn, seq, fields):
             return
         now, items = self._wall(), self._items
-        items.append(_LiveItem(now, kind, turn, seq, fields))
+        items.append(LiveItem(now, kind, turn, seq, fields))
         self.last += 1
         if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
             self.trim(now)
         if self._later is None and self._feed.readers:
             self.wake()
+        if self._feed.sender is not None:
+            self._feed.sender.mark(self)
 
     def wake(self) -> None:
         """Wake the readers: at once, or `WAKE_INTERVAL` after their last wake."""
@@ -536,37 +694,69 @@ class LiveEventBuffer:
         while len(items) > MAX_EVENTS or (items and items[0].at < now - MAX_AGE_MS):
             self.lost = items.popleft().seq
 
-    def has_more(self, number: int, seq: int) -> bool:
-        """True if events after `number` come before the record after `seq`, or were dropped."""
-        items = self._items
-        index = number + len(items) - self.last
-        return index < 0 or (index < len(items) and items[index].seq <= seq)
-
-    def page(self, number: int, seq: int) -> list[events.LiveEvent]:
-        """The next events after `number`, up to `LIVE_PAGE`, that come before the record after `seq`."""
-        items, session = self._items, self.session
-        buffer, tag = self.id, self.tag
-        found: list[events.LiveEvent] = []
-        number = max(number, self.last - len(items))
-        begin = number + len(items) - self.last
-        for index in range(begin, min(begin + LIVE_PAGE, len(items))):
-            item = items[index]
-            place = item.seq
-            if place > seq:
-                break
-            number += 1
-            cursor = f"{place}~{buffer}.{number}@{tag}"
-            found.append(
-                item.kind(session=session, turn=item.turn, at=item.at, seq=place, cursor=cursor, **item.fields)
-            )
-        if found and number > self._read:
-            self._read = number
-        return found
+    def close(self) -> None:
+        """The drive has ended."""
+        self.closed = True
+        self._ledger = _EndedLedger(self._ledger.head, self._ledger.behind, deque())
 
     def end_of(self, turn: str | None, seq: int) -> TurnEnded | None:
         """The end of a turn with the last record `seq`, if it is the newest that ended in this drive."""
         ended = self.ended
         return ended if ended is not None and ended.run == turn and seq <= self.durable else None
+
+
+class MirroredEvents(DriveEvents):
+    """A copy of the live events of a drive in another process, with the same numbers."""
+
+    def __init__(self, session: str, id: str, base: int, epoch: int) -> None:
+        super().__init__(session, base, epoch)
+        self.id = id
+        self._head = base
+        """All events before this record have come."""
+        self._late = False
+        """A record was shown without the events before it."""
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def extend(self, first: int, items: list[LiveItem], head: int, lost: int) -> None:
+        """Add the events from number `first` on, without those that are here; all before record `head` have come.
+
+        `lost` is the sequence of the newest event that the other process has dropped.
+        """
+        if first > self.last + 1:
+            self._items.clear()
+            self.last, self.lost = first - 1, lost
+        new = list(islice(items, self.last + 1 - first, None))
+        self._items.extend(new)
+        self.last += len(new)
+        self.trim()
+        if head > self._head:
+            self._head, self._late = head, False
+        self._wake()
+
+    def close(self) -> None:
+        """No more events come."""
+        self.closed = True
+        self._wake()
+
+    def lacks(self, seq: int) -> bool:
+        """True if events before record `seq` may still be on the way."""
+        return self._head < seq and not self.closed and not self._late
+
+    async def arrival(self, seq: int) -> None:
+        """Wait for the events before record `seq`, at most `ARRIVAL_WAIT`, and then not again until others come."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ARRIVAL_WAIT
+        while self.lacks(seq):
+            waiting: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(waiting)
+            await asyncio.wait([waiting], timeout=until - loop.time())
+            self._late = self._late or loop.time() >= until
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for found in waiting:
+            if not found.done():
+                found.set_result(None)
 
 
 def cursor_tag(name: str) -> str:
@@ -624,31 +814,69 @@ class _LivePosition:
     _since: int | None
     """Record at which the reader began; unknown at first to a reader of all sessions."""
     _clock: Clock
-    _buffers: deque[LiveEventBuffer] = field(default_factory=deque["LiveEventBuffer"])
+    _buffers: deque[LiveEventBuffer | MirroredEvents] = field(default_factory=deque["LiveEventBuffer | MirroredEvents"])
     _number: int = 0
+    _passed: tuple[str, int] = ("", 0)
+    """The last copy of a drive that was read to its end, and its last number."""
+    _late: bool = False
+    """Events that came too late were left out since the last shown one."""
     _gap_reason: str | None = None
 
-    def offer(self, buffer: LiveEventBuffer) -> None:
+    def offer(self, buffer: LiveEventBuffer | MirroredEvents) -> None:
         """Read the buffer of a new drive after the others."""
+        if isinstance(buffer, MirroredEvents):
+            # After a lost connection, another copy of the same drive continues the first.
+            for index, known in enumerate(self._buffers):
+                if isinstance(known, MirroredEvents) and known.id == buffer.id:
+                    self._buffers[index] = buffer
+                    return
         self._buffers.append(buffer)
-        if len(self._buffers) > MAX_RINGS:
-            self._buffers.popleft()
-            self._number = 0
+        if len(self._buffers) == 1:
+            self._begin()
+        elif len(self._buffers) > MAX_RINGS:
+            self._next()
             self._gap_reason = "the reader was slower than the turns"
+
+    def _next(self) -> None:
+        """Leave the first buffer."""
+        left = self._buffers.popleft()
+        if isinstance(left, MirroredEvents):
+            self._passed = left.id, self._number
+        self._begin()
+
+    def _begin(self) -> None:
+        self._number = 0
+        if self._buffers and isinstance(self._buffers[0], MirroredEvents) and self._buffers[0].id == self._passed[0]:
+            self._number = self._passed[1]
+
+    def knows(self, drive: str) -> bool:
+        """True if the drive with this id is among those to read."""
+        return any(buffer.id == drive for buffer in self._buffers)
 
     def resume(self, cursor: Cursor) -> None:
         """Continue after the live event of a cursor, if the following ones are still kept."""
-        buffer = self._buffers[0] if self._buffers else None
-        if buffer is None or buffer.id != cursor.buffer or buffer.first > cursor.number + 1:
+        known = next((buffer for buffer in self._buffers if buffer.id == cursor.buffer), None)
+        if known is None or known.first > cursor.number + 1:
             self._gap_reason = "the live events behind this cursor are not here any more"
-        else:
-            self._number = cursor.number
+            return
+        while self._buffers[0] is not known:
+            self._buffers.popleft()
+        self._number = cursor.number
 
     def skip(self) -> None:
         """Skip the existing live events."""
         if self._buffers and self._buffers[-1].last:
             self._number = self._buffers[-1].last
             self._gap_reason = "live events of other sessions may have come before"
+
+    def miss(self, reason: str) -> None:
+        """Show that live events are missing."""
+        self._gap_reason = reason
+
+    def lacking(self, seq: int) -> MirroredEvents | None:
+        """The copy of a drive that may still get events before record `seq`."""
+        newest = self._buffers[-1] if self._buffers else None
+        return newest if isinstance(newest, MirroredEvents) and newest.lacks(seq) else None
 
     def upto(self, seq: int) -> Iterator[events.LiveEvent]:
         """Live events that come before the record after `seq`."""
@@ -669,12 +897,17 @@ class _LivePosition:
                     break
                 self._number += len(page)
                 for event in page:
-                    if event.seq >= since:
+                    if event.seq < since:
+                        continue
+                    if event.seq == seq or not isinstance(buffer, MirroredEvents):
+                        self._late = False
                         yield event
+                    elif not self._late:
+                        self._late = True
+                        yield self._gap(seq, "live events came later than the records behind them")
             if not buffer.closed or self._number < buffer.last:
                 return
-            self._buffers.popleft()
-            self._number = 0
+            self._next()
 
     def _gap(self, seq: int, reason: str) -> events.Gap:
         cursor = f"{seq}@{cursor_tag(self._session)}"
@@ -693,9 +926,10 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
     store, buffers = feed.store, feed.buffers
     live = _LivePosition(session, after.place, store.clock)
     with feed.offering(session, live):
-        buffer = feed.newest_buffer(session)  # a quick turn may have ended, or end during the first await
-        if buffer is not None:
-            live.offer(buffer)
+        ended = feed.newest_buffer(session)  # a quick turn may have ended, or end during the first await
+        if ended is not None:
+            live.offer(ended)
+        await feed.reach(session)
         head = (await store.heads([session])).get(session, 0)
         if after.place > head:
             raise CursorInvalid(after.place, f"the session has {head} records")
@@ -703,16 +937,22 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
             live.resume(after)
         seq = after.place if after.seen == ALL_EVENTS else after.place - 1
         tag = cursor_tag(session)
+        read: int | None = None
+        """The version of the store at the last read that found nothing; None if records may be there."""
         while True:
             buffer = buffers.get(session)
             version = None
-            if buffer is None or buffer.durable > seq:
+            if buffer is None and read is not None:
+                version = read
+            elif buffer is None or buffer.durable > seq:
                 version = store.version
                 entries = None if buffer is None else buffer.records(seq)
                 if entries is None:
                     with suppress(JournalMissing):
                         entries = [(entry.seq, entry.record) for entry in await store.read(session, after=seq)]
                 for number, kept in entries or ():
+                    if (mirror := live.lacking(number)) is not None:
+                        await mirror.arrival(number)
                     for event in live.upto(seq):
                         yield event
                     seq = number
@@ -722,12 +962,13 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
                         yield event
                 if entries:
                     continue
+                read = version
             shown = False
             for event in live.upto(seq):
                 shown = True
                 yield event
-            if not shown:
-                await feed.beyond(session, seq, version)
+            if not shown and await feed.beyond(session, seq, version):
+                read = None
 
 
 def follow_store(feed: ChangeFeed, after: Cursor | None) -> AsyncGenerator[events.Event]:
@@ -742,15 +983,21 @@ async def _follow_store(feed: ChangeFeed, start: Cursor | Awaitable[int]) -> Asy
         last = await store.last_position()
         if after.place > last:
             raise CursorInvalid(after.place, f"the store has come to {last}")
-        positions = _LivePositions(store.clock, await store.heads(list(feed.buffers)))
+        await feed.reach(ALL_JOURNALS)
+        heads = await store.heads([buffer.session for buffer in feed.drives(after.buffer)])
+        positions = _LivePositions(store.clock, OrderedDict(heads))
         with feed.offering(ALL_JOURNALS, positions):
-            positions.begin(list(feed.buffers.values()), after)
+            positions.begin(feed.drives(after.buffer), after)
             pos = after.place if after.seen == ALL_EVENTS else after.place - 1
             tag = cursor_tag(store.id)
+            version, news = 0, True
             while True:
-                version = store.version
-                entries = await store.feed(after=pos)
+                if news:
+                    version = store.version
+                entries = await store.feed(after=pos) if news else []
                 for entry in entries:
+                    if (mirror := positions.lacking(entry.journal, entry.seq)) is not None:
+                        await mirror.arrival(entry.seq)
                     for event in positions.before(entry.journal, entry.seq):
                         yield _with_store_cursor(event, pos, tag)
                     pos = entry.pos
@@ -762,44 +1009,60 @@ async def _follow_store(feed: ChangeFeed, start: Cursor | Awaitable[int]) -> Asy
                         yield event
                 if entries:
                     continue
+                shown = news = False
                 for event in positions.rest():
+                    shown = True
                     yield _with_store_cursor(event, pos, tag)
-                await feed.beyond(ALL_JOURNALS, pos, version)
+                if not shown:
+                    news = await feed.beyond(ALL_JOURNALS, pos, version)
 
 
 @dataclass(eq=False, slots=True)
 class _LivePositions:
-    """A reader's positions in the live events of all sessions that this process drives."""
+    """A reader's positions in the live events of all driven sessions."""
 
     _clock: Clock
-    _shown: dict[str, int]
-    """The last shown record of each session."""
+    _shown: OrderedDict[str, int]
+    """The last shown record of each session that has live events, and of the last other ones."""
     _positions: dict[str, _LivePosition] = field(default_factory=dict[str, _LivePosition])
     _gap_reason: str | None = None
 
-    def begin(self, buffers: list[LiveEventBuffer], after: Cursor) -> None:
+    def begin(self, buffers: list[LiveEventBuffer | MirroredEvents], after: Cursor) -> None:
         """Read the existing buffers, from the start or after the live event of a cursor."""
-        found = after.buffer is None
         for buffer in buffers:
-            self.offer(buffer)
-            if buffer.id == after.buffer:
-                found = True
-                self._positions[buffer.session].resume(after)
-            elif after.buffer is not None:
-                self._positions[buffer.session].skip()
-        if not found:
-            self._gap_reason = "the live events behind this cursor are not here any more"
+            self._add(buffer, None)
+        if after.buffer is None:
+            return
+        self._gap_reason = "the live events behind this cursor are not here any more"
+        for live in self._positions.values():
+            if live.knows(after.buffer):
+                live.resume(after)
+                self._gap_reason = None
+            else:
+                live.skip()
 
-    def offer(self, buffer: LiveEventBuffer) -> None:
+    def offer(self, buffer: LiveEventBuffer | MirroredEvents) -> None:
         """Read the buffer of a new drive."""
+        self._add(buffer, min(self._shown.get(buffer.session, buffer.base), buffer.base))
+
+    def _add(self, buffer: LiveEventBuffer | MirroredEvents, since: int | None) -> None:
         session = buffer.session
         if session not in self._positions:
             if len(self._positions) >= MAX_SESSIONS:
                 self._gap_reason = "the reader was slower than the turns"
                 return
             self._shown.setdefault(session, buffer.base)
-            self._positions[session] = _LivePosition(session, None, self._clock)
+            self._positions[session] = _LivePosition(session, since, self._clock)
         self._positions[session].offer(buffer)
+
+    def miss(self, reason: str) -> None:
+        """Show that live events are missing."""
+        self._gap_reason = reason
+
+    def lacking(self, session: str, seq: int) -> MirroredEvents | None:
+        """The copy of a drive that may still get events before record `seq` of a session."""
+        live = self._positions.get(session)
+        return None if live is None else live.lacking(seq)
 
     def before(self, session: str, seq: int) -> Iterator[events.LiveEvent]:
         """Live events that come before a record that is shown next."""
@@ -807,7 +1070,15 @@ class _LivePositions:
         live = self._positions.get(session)
         if live is not None:
             yield from live.upto(seq - 1)
-            self._shown[session] = seq
+        self._shown[session] = seq
+        self._shown.move_to_end(session)
+        if len(self._shown) > 2 * MAX_SESSIONS:
+            self._forget_shown()
+
+    def _forget_shown(self) -> None:
+        old = [session for session in self._shown if session not in self._positions]
+        for session in old[: len(self._shown) - MAX_SESSIONS]:
+            del self._shown[session]
 
     def rest(self) -> Iterator[events.LiveEvent]:
         """Live events after the last records. Forgets sessions that have no more."""
@@ -815,7 +1086,7 @@ class _LivePositions:
         for session, live in list(self._positions.items()):
             yield from live.upto(self._shown[session])
             if live.done:
-                del self._positions[session], self._shown[session]
+                del self._positions[session]
 
     def _gap(self) -> Iterator[events.LiveEvent]:
         if self._gap_reason is not None:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.deps import NO_DEPS
 from holdfast.errors import Halted, Suspended
 from holdfast.messages import Message, ModelReply
 from holdfast.policy.approvals import Approved, Denied, Question
@@ -102,6 +103,8 @@ class RuntimeContext:
     secrets: sources.SecretAccess
     hooks: tuple[Hooks, ...] = ()
     """Hooks of the runtime: they run for all agents, after the agent's own."""
+    deps: object = NO_DEPS
+    """What the host gives its tools, hooks and processes."""
     inline_budget: float | None = None
     """Seconds that a model waits for a tool call unless the tool or the agent sets another time; None: no bound."""
     missing_tool_ms: int = MISSING_TOOL_MS

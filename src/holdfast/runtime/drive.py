@@ -108,10 +108,15 @@ class JournalDrive:
         ledger = self._ledger = performer.LeasedJournal(self._store, lease, self._changes.touch)
         ledger.on_wake, ledger.attend = self.notify, self.attend
         lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
+        tracer = self._changes.tracer
         try:
+            if tracer is not None:
+                await tracer.begin(ledger, lease)
             await self._drive(lease, lost)
         finally:
             ledger.on_wake = ledger.attend = ledger.note = None  # they know this drive
+            if tracer is not None:
+                tracer.end(ledger)
             if self._looking is not None:
                 self._looking.cancel()
                 await asyncio.gather(self._looking, return_exceptions=True)

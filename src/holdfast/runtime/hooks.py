@@ -16,7 +16,7 @@ import msgspec
 from holdfast import errors, eventloop, events
 from holdfast.effects import canonical, scopes
 from holdfast.messages import ModelReply, Text, ToolResult
-from holdfast.policy.hooks import HOOKS, Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
+from holdfast.policy.hooks import HOOKS, Answer, Ask, Deny, HookCall, Replace, TurnContext, overrides
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import describe_error
 
@@ -53,7 +53,7 @@ class HookRunner:
     def __init__(
         self,
         hooks: Sequence[Hooks],
-        turn: HookTurn,
+        turn: TurnContext,
         show: Show | None = None,
         *,
         guards: Sequence[Hooks] = (),
@@ -295,7 +295,7 @@ def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(arguments), type=dict[str, Any])
 
 
-def hook_call(turn: HookTurn, call: PreparedCall, performer: Performer) -> HookCall:
+def hook_call(turn: TurnContext, call: PreparedCall, performer: Performer) -> HookCall:
     """A call as hooks see it. The arguments are a copy."""
     arguments, key = _copied(call.request.arguments or {}), performer.idempotency_key(call.key)
     return HookCall(turn, call.request.name, arguments, call.request.id, key)

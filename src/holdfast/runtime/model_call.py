@@ -27,7 +27,7 @@ from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import Price, context_window, reply_cost
 from holdfast.policy import limits
-from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision, RequestKind
+from holdfast.policy.hooks import Answer, Deny, HookRequest, ModelDecision, RequestKind, TurnContext
 from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
 from holdfast.runtime import authorization, compaction, hooks
@@ -299,10 +299,11 @@ class ModelCaller:
         crash_point("model.before_call")
         try:
             partial = PartialReply(key, ask, request.ledger, len(self._earlier) - len(self._unpaid))
-            if self._model_hooks.is_idle(key):
-                answer = self._with_cost(await self._stream(partial, request))
-            else:
-                answer = await self._call_with_hooks(partial, request)
+            with self._performer.spanning(key):
+                if self._model_hooks.is_idle(key):
+                    answer = self._with_cost(await self._stream(partial, request))
+                else:
+                    answer = await self._call_with_hooks(partial, request)
             if self._earlier:
                 answer = msgspec.structs.replace(answer, attempts=(*self._earlier, *answer.attempts))
                 if (wasted := results.paid_tries(self._unpaid)) is not None:
@@ -701,7 +702,8 @@ class DirectCaller:
             asked = HookRequest(model_hooks.hook_runner.turn, request, "direct")
             reply = await model_hooks.before(key, asked, ask.content)
             if reply is None:
-                reply = self._paid = self._with_cost(await respond(model, request))
+                with performer.spanning(key):
+                    reply = self._paid = self._with_cost(await respond(model, request))
             reply = await model_hooks.after(asked, reply)
             body = performer.redactor.bytes(messages.encode(reply), numbers=False)
         except errors.ModelError as error:
@@ -789,7 +791,8 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     """Differences to the request that is recorded under this key."""
     # Inside a tool, the hooks of the turn apply and its agent is charged.
     clean = context.store.redactor.text
-    hooked = hooks.current_hooks.get() or hooks.HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
+    outside: TurnContext[Any] = TurnContext("", "", "", given_deps=context.deps)
+    hooked = hooks.current_hooks.get() or hooks.HookRunner((), outside, guards=context.hooks, clean=clean)
     agent = hooked.turn.agent or question.model.name
     with suppress(errors.JournalMissing):
         agent = (await context.store.journal(journal)).agent or agent

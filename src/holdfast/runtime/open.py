@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
+from holdfast.deps import NO_DEPS, provide_deps
 from holdfast.errors import RuntimeUnopened
 from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOOL_MS, TICK
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from holdfast.agent import Agent
+    from holdfast.agent import Agent, OutputT
     from holdfast.clock import Clock
+    from holdfast.deps import DepsSource
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcess
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store.contract import Durability, StoreLimits
+    from holdfast.telemetry import Telemetry
 
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class RuntimeOpening:
@@ -74,7 +78,7 @@ def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> C
 async def open(
     path: Path | str | None,
     *,
-    agents: Sequence[Agent] = (),
+    agents: Sequence[Agent[T, Any]] = (),
     durability: Durability = "power",
     lease_ms: int = LEASE_MS,
     concurrency: int = CONCURRENCY,
@@ -89,9 +93,11 @@ async def open(
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
     processes: Sequence[AnyProcess] = (),
+    deps: DepsSource[T] = NO_DEPS,
     retention: timedelta | float | None = None,
     gate_interval: timedelta | float = TICK,
     missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
+    telemetry: Telemetry | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
@@ -108,10 +114,15 @@ async def open(
     answer. `max_calls` bounds the tool calls that run at once in this process; with several runtimes the lowest bound
     counts.
 
+    `deps` is the value of ``ctx.deps`` in tools, hooks and processes, or an async context manager or a function that
+    gives it. It is entered before work begins and left when the runtime has closed; it is never stored. A runtime
+    that does not drive makes none.
+
     `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in all records and output; `processes` are
     the durable functions that may run. `retention` prunes older processes and trigger records while the runtime is
     open; without it all are kept. `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3,
-    output=15)}``, in dollars per million tokens.
+    output=15)}``, in dollars per million tokens. `telemetry` (`hf.telemetry.Telemetry`) exports spans of all turns,
+    model calls, tool calls and processes that this runtime drives.
     """
     from holdfast.eventloop import rare_collections  # a process that opens no runtime loads none of these
     from holdfast.runtime.runtime import Runtime, check_workspaces, count_driver
@@ -123,6 +134,7 @@ async def open(
     with rare_collections(), watch_event_loop(), limit_calls(max_calls), count_driver(path if drive else None):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
+            provide_deps(deps if drive else NO_DEPS) as provided,
             Runtime(
                 store,
                 agents,
@@ -136,18 +148,22 @@ async def open(
                 hooks=hooks,
                 inline_budget=inline_budget,
                 processes=processes,
+                deps=provided,
                 retention=retention,
                 gate_interval=gate_interval,
                 missing_tool_deadline=missing_tool_deadline,
+                telemetry=telemetry,
             ) as runtime,
         ):
             yield runtime
 
 
-async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
+async def run(
+    agent: Agent[T, OutputT], prompt: str, *, deadline: timedelta | float | None = None, deps: DepsSource[T] = NO_DEPS
+) -> TurnOutcome[OutputT]:
     """Ask an agent once, on a temporary store in memory."""
     from holdfast.runtime.runtime import openings  # a process that opens no runtime does not load it
 
     await openings.here().enter()
-    async with open(None, agents=[agent]) as runtime:
+    async with open(None, agents=[agent], deps=deps) as runtime:
         return await runtime.run(agent, prompt, deadline=deadline)

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast import errors, records
 from holdfast.agent import Agent, agent_in_mode, prepare, team_of
+from holdfast.deps import NO_DEPS
 from holdfast.effects import performer, replay
 from holdfast.policy.limits import beyond_turn
 from holdfast.runtime import tool_call, turn_runner, waits
@@ -219,6 +220,7 @@ class _NoRuntime:
 
     hooks = ()
     inline_budget = None
+    deps = NO_DEPS
 
     @property
     def store(self) -> _NoRuntime:

@@ -14,10 +14,11 @@ import signal
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from holdfast import errors, eventloop
-from holdfast.agent import Agent, prepare, team_of
+from holdfast.agent import Agent, OutputT, prepare, team_of
+from holdfast.deps import NO_DEPS, check_deps
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.models import Model, prices
@@ -33,6 +34,7 @@ from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import Session, Sessions
+from holdfast.runtime.side_channel import open_side_channel
 from holdfast.runtime.subscriptions import Control, EmitRequest, Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
@@ -55,9 +57,12 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
+    from holdfast.telemetry import Telemetry
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _retention_log: Final = logging.getLogger("holdfast.retention")
 PRUNE_INTERVAL: Final = 600.0
 """Pause between two rounds, in seconds."""
@@ -168,6 +173,8 @@ class Runtime:
         retention: timedelta | float | None = None,
         gate_interval: timedelta | float = limits.TICK,
         missing_tool_deadline: timedelta | float = limits.MISSING_TOOL_MS / 1000,
+        telemetry: Telemetry | None = None,
+        deps: object = NO_DEPS,
     ) -> None:
         self.store = store
         self.redactor = store.redactor
@@ -175,6 +182,7 @@ class Runtime:
         self._log_redaction = ExitStack()
         self.agents: dict[str, Agent] = {}
         self._drives = drive
+        self._deps = deps
         self._engine: EmbeddedEngine | None = None
         if not isinstance(agents, list | tuple):
             raise errors.InvalidArgument("agents", agents, "a list of agents")
@@ -194,6 +202,7 @@ class Runtime:
             context.MirroredMemory(store, mirror),
             context.make_secret_access(store, secrets),
             check_hooks(hooks),
+            deps,
             None if inline_budget is None else rules.milliseconds(inline_budget) / 1000,
             rules.milliseconds(missing_tool_deadline),
         )
@@ -207,12 +216,12 @@ class Runtime:
         self._context.programs = Sandboxes()
         self.children = self._context.children = sub_agents.SubAgents(self._context)
         """Sub-agents: sessions that work for others."""
-        self.processes = self._context.processes = service.Processes(self._context, processes)
-        """Durable functions and their runs."""
         tick = rules.milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(store, self._drive_of, self._stopped, concurrency, tick=tick)
         self._context.engine = self._engine
+        self.processes = self._context.processes = service.Processes(self._context, processes)
+        """Durable functions and their runs."""
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
         self._retention = None if retention is None else rules.milliseconds(retention) / 1000
@@ -220,12 +229,19 @@ class Runtime:
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._loading_prices: asyncio.Task[bool] | None = None
+        if telemetry is not None:
+            from holdfast.telemetry import make_tracer  # OpenTelemetry only where it is wanted
+
+            self._context.changes.tracer = make_tracer(store, telemetry)
 
     async def __aenter__(self) -> Self:
         self._sessions.loop = asyncio.get_running_loop()
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
+        open_side_channel(self._context.changes, drives=self._engine is not None)
+        if (tracer := self._context.changes.tracer) is not None:
+            tracer.start()
         await self._context.memories.begin()
         await self._sessions.open()
         if self._engine is not None:
@@ -259,6 +275,8 @@ class Runtime:
         await self.processes.close()
         for subscription in list(self._subscriptions):
             await subscription.stop()
+        if (tracer := self._context.changes.tracer) is not None:
+            await tracer.close(max(until - asyncio.get_running_loop().time(), 0.5) / 2)
         await self._context.memories.stop()
         await self._context.changes.close()
         if self._loading_prices is not None:
@@ -296,6 +314,9 @@ class Runtime:
 
             require_programs()  # a missing sandbox fails now, not in the middle of a turn
         known = self.agents.get(agent.name)
+        if self._drives and known is None:
+            for tool in agent.tools.values():
+                check_deps(self._deps, tool.accepts.deps, f"the tool {tool.name!r} of the agent {agent.name!r}")
         if known is None:
             check_workspaces([agent], self.store.path)
             self.agents[agent.name] = agent
@@ -309,7 +330,9 @@ class Runtime:
 
     # ---- sessions ----
 
-    def session(self, id: str, *, agent: Agent | str | None = None, metadata: dict[str, Any] | None = None) -> Session:
+    def session(
+        self, id: str, *, agent: Agent[Any, OutputT] | str | None = None, metadata: dict[str, Any] | None = None
+    ) -> Session[OutputT]:
         """The session with this id. Nothing is read or written yet; without `agent`, it must exist when it is used.
 
         `metadata` is a JSON object that tools, hooks and lists can read. The first input stores it; an existing session
@@ -329,14 +352,14 @@ class Runtime:
 
     async def run(
         self,
-        agent: Agent | str,
+        agent: Agent[Any, OutputT] | str,
         prompt: str,
         *,
         session: str | None = None,
         key: str | None = None,
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
-    ) -> TurnOutcome:
+    ) -> TurnOutcome[OutputT]:
         """Send a prompt and wait for the outcome, in a new session unless `session` names one."""
         name = f"run-{secrets.token_hex(6)}" if session is None else session
         check_id("session", name)
@@ -347,15 +370,33 @@ class Runtime:
 
     # ---- processes ----
 
+    @overload
+    async def start(
+        self, process: definition.ProcessDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> service.Process[R]: ...
+
+    @overload
+    async def start(
+        self, process: definition.ProcessDefinition[..., R], /, *args: Any, id: str | None, **kwargs: Any
+    ) -> service.Process[R]: ...
+
+    @overload
+    async def start(
+        self, process: definition.ProcessDefinition[..., R], /, *args: Any, session: str | None, **kwargs: Any
+    ) -> service.Process[R]: ...
+
+    @overload
+    async def start(self, process: str, /, *args: Any, **kwargs: Any) -> service.Process[Any]: ...
+
     async def start(
         self,
-        process: definition.AnyProcess | str,
+        process: Any,
         /,
         *args: Any,  # the function's arguments
         id: str | None = None,
         session: str | None = None,
         **kwargs: Any,
-    ) -> service.Process:
+    ) -> service.Process[Any]:
         """Start a durable function. When this returns, the start is durable and the process will run to its end.
 
         The same `id` with the same function and arguments is the same process; with others it raises `ProcessConflict`.
@@ -368,6 +409,21 @@ class Runtime:
         """Send a signal that a process waits for, or will wait for: once for each `key`."""
         self._sessions.check_open()
         return await self.processes.handle(id).signal(name, value, key=key)
+
+    @overload
+    async def complete(
+        self, model: Model | str, prompt: str, *, output: type[R], instructions: str = "", key: str | None = None
+    ) -> R: ...
+
+    @overload
+    async def complete(
+        self, model: Model | str, prompt: str, *, output: None = None, instructions: str = "", key: str | None = None
+    ) -> str: ...
+
+    @overload
+    async def complete(
+        self, model: Model | str, prompt: str, *, output: Any, instructions: str = "", key: str | None = None
+    ) -> Any: ...
 
     async def complete(
         self,

@@ -7,12 +7,12 @@ import logging
 import secrets
 import shlex
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, cast
 
 import msgspec
 
 from holdfast import errors, media, names
-from holdfast.agent import Agent, prepare
+from holdfast.agent import Agent, OutputT_co, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
 from holdfast.messages import Attachment, Message, Text, Usage
@@ -57,7 +57,7 @@ class UsageLine(msgspec.Struct, frozen=True):
     """In US dollars; None where a price is not known."""
 
 
-class Session:
+class Session(Generic[OutputT_co]):
     """A durable conversation with one agent. The handle is cheap and has no state: make one wherever you need it."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Session:
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
         untrusted: bool = False,
-    ) -> Turn:
+    ) -> Turn[OutputT_co]:
         """Send an input. When this returns, it is durable and will be answered.
 
         The same `key` with the same content gives the same turn. With `steer` the input enters the running turn at its
@@ -118,6 +118,7 @@ class Session:
             deadline_ms=None if deadline is None else milliseconds(deadline),
             deadline_from_start=self._from_start and deadline is not None,
             metadata=metadata,
+            caller="" if (tracer := self._context.changes.tracer) is None else tracer.export.caller(),
             taint=InputTaint(f"{f'the input {key!r}' if key else 'an input'} of {self.id}") if untrusted else None,
         )
         accept = self._context.sessions.accept
@@ -165,7 +166,7 @@ class Session:
     async def _named_agent(self) -> str:
         return self._agent if self._agent is not None else await self.agent()
 
-    def turn(self, id: str) -> Turn:
+    def turn(self, id: str) -> Turn[OutputT_co]:
         """The turn with this id."""
         number = keys.input_number(id) if isinstance(id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         if number is None:
@@ -245,7 +246,7 @@ class Session:
             async for event in follow_session(changes, self.id, cursor):
                 yield event
 
-    async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
+    async def fork(self, at: int | None = None, *, id: str | None = None) -> Session[OutputT_co]:
         """Make a session that begins where this one was at record `at`; nothing is copied, and this one stays.
 
         A turn that was under way at that point does not continue in the fork: its open calls are unknown there.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast, get_args
 import msgspec
 
 from holdfast import errors, eventloop, names
-from holdfast.agent import Agent
 from holdfast.effects.canonical import digest
 from holdfast.events import EVENTS, Event
 from holdfast.policy.rules import milliseconds
@@ -158,7 +157,7 @@ async def emit(context: RuntimeContext, request: EmitRequest, control: Control |
     if name is None and request.client_request_id is None:
         name = f"emit-{secrets.token_hex(6)}"
     elif name is None:  # the same session for the same request id
-        agent = request.agent.name if isinstance(request.agent, Agent) else request.agent
+        agent = request.agent if isinstance(request.agent, str) else request.agent.name
         name = f"emit-{digest('emit', [agent, request.client_request_id])[:20]}"
     key = None if request.client_request_id is None else names.check_id("client_request_id", request.client_request_id)
     if control is not None:

@@ -91,10 +91,13 @@ class ToolExecutor:
         spills = budget is not None and spill is not None
         if not spills and tool.accepts.context is None and tool.retry is None:
             # No steps can be recorded below it: it needs no scope for them.
-            return self._settled(call, tool, begun, self._attempt(tool, bound, None))
+            return self._settled(call, tool, begun, self._attempt(key, tool, bound, None))
         context = CallContext(self._caller, key, call.request.id, tool.name, idempotency=call.idempotency)
         retry = tool.retry
-        running = self._attempt(tool, bound, context) if retry is None else self._retried(tool, bound, context, retry)
+        if retry is None:
+            running = self._attempt(key, tool, bound, context)
+        else:
+            running = self._retried(key, tool, bound, context, retry)
         if budget is None or spill is None:
             return _with_taint(context, self._settled(call, tool, begun, running))
         return self._in_time(SpillableCall(call, tool, context, asyncio.ensure_future(running), begun), budget, spill)
@@ -177,8 +180,8 @@ class ToolExecutor:
 
     # ---- running ----
 
-    async def _attempt(self, tool: AnyTool, bound: Bound, context: CallContext | None) -> object:
-        with self._slots.place_now(tool) or await self._slots.place_for(tool):
+    async def _attempt(self, key: str, tool: AnyTool, bound: Bound, context: CallContext | None) -> object:
+        with self._slots.place_now(tool) or await self._slots.place_for(tool), self._performer.spanning(key):
             seconds = tool.timeout  # without the time that it waited for its slot: it had not begun
             if seconds is not None:
                 return await _call_with_timeout(tool, bound, context, seconds)
@@ -186,12 +189,14 @@ class ToolExecutor:
                 return await _drive(tool.call(bound), tool.name)
             return await _call_in_scope(tool, bound, context)
 
-    async def _retried(self, tool: AnyTool, bound: Bound, context: CallContext, retry: ToolRetryPolicy) -> object:
+    async def _retried(
+        self, span: str, tool: AnyTool, bound: Bound, context: CallContext, retry: ToolRetryPolicy
+    ) -> object:
         attempt = 1
         while True:
             begun = self._loop.time()
             try:
-                return await self._attempt(tool, bound, context)
+                return await self._attempt(span, tool, bound, context)
             except Exception as error:
                 pause = retry.pause_after(attempt, error)
                 if pause is None:

@@ -35,6 +35,8 @@ class ToolHost:
         self.children = context.children
         """Sub-agents."""
         self.secrets = context.secrets
+        self.deps = context.deps
+        """The dependencies of the runtime; `NO_DEPS` if it has none."""
         self._memories = context.memories
         self._attachments = attachments.Attachments(context.store)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeGuard
 
 import msgspec
 
 from holdfast import errors, messages, names, records
-from holdfast.agent import Agent, parse_answer, prepare
+from holdfast.agent import Agent, OutputT_co, parse_answer, prepare
 from holdfast.events import TERMINAL, Event, InputAccepted
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
-class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
+class TurnOutcome(msgspec.Struct, Generic[OutputT_co], frozen=True, kw_only=True):
     """The outcome of a turn. `text` is the answer; `value` is the answer as the agent's `output` type."""
 
     session: str
     turn: str
     status: records.EndStatus
     text: str = ""
-    value: Any = None
+    value: OutputT_co | None = None
     code: str = ""
     """Code of the reason why the turn did not complete."""
     message: str = ""
@@ -174,7 +174,7 @@ class TurnReader:
         self.run, self._text = ended.run, ended.text
         return True
 
-    def outcome(self, ending: machine.Ending, agent: Agent | None) -> TurnOutcome:
+    def outcome(self, ending: machine.Ending, agent: Agent[Any, Any] | None) -> TurnOutcome[Any]:
         """The outcome: the ending with the text and the typed value of the answer."""
         text = self._text
         if text is None:
@@ -191,7 +191,7 @@ TurnStatus = Literal["queued", "running", "waiting", "no_agent", "completed", "f
 CancelStatus = Literal["requested", "already_requested", "too_late"]
 
 
-class Turn:
+class Turn(Generic[OutputT_co]):
     """The turn that answers one input of a session. The handle has no state and costs nothing."""
 
     def __init__(
@@ -222,7 +222,7 @@ class Turn:
 
     async def outcome(
         self, *, timeout: float | None = None, wait_for_agent: timedelta | float | None = None
-    ) -> TurnOutcome:
+    ) -> TurnOutcome[OutputT_co]:
         """Wait for the outcome. After `timeout` seconds, raises `TimeoutError`; the turn continues.
 
         Raises `AgentMissing` if this runtime does not have the agent and no other process drives the session: at once,
@@ -231,7 +231,7 @@ class Turn:
         async with asyncio.timeout(timeout):
             return await self._outcome(0 if wait_for_agent is None else milliseconds(wait_for_agent) / 1000)
 
-    async def _outcome(self, patience: float) -> TurnOutcome:
+    async def _outcome(self, patience: float) -> TurnOutcome[OutputT_co]:
         release_call_slot()  # a tool that waits here must not keep the other turn from calling tools
         reader, ending = self._reader(), None
         expected, self._expected = self._expected, None

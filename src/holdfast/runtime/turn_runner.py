@@ -14,7 +14,7 @@ from holdfast.agent import Agent, agent_in_mode, narrow_agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects import canonical, replay
 from holdfast.effects.performer import JournalLedger, Performer
-from holdfast.policy.hooks import HookTurn
+from holdfast.policy.hooks import TurnContext
 from holdfast.policy.limits import Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked, Record
@@ -92,7 +92,8 @@ class TurnRunner:
         if agent is not None and not strict and (delegates or agent.limits.beyond_turn):
             self._budgets = SharedBudgets(host, agent, turn, self.performer, delegates=delegates)
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
-        whose = HookTurn(host.session, "" if agent is None else agent.name, turn.run, turn.metadata)
+        name, deps = "" if agent is None else agent.name, host.context.deps
+        whose: TurnContext[Any] = TurnContext(host.session, name, turn.run, turn.metadata, deps)
         self._hook_runner = HookRunner(hooks, whose, host.show_late, guards=guards, clean=self.performer.redactor.text)
         self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from holdfast.store.sqlite.sockets import StoreSockets
+
 
 T = TypeVar("T")
 
@@ -42,6 +44,8 @@ class Backend:
       `_deliver(answers, foreign)` on the event loop. `rows` has the methods and tables of `SqliteRows`. A refused
       command has written nothing; a failure undoes the whole transaction, and each caller gets an error;
     - `read`: runs a query on an object with the methods and tables of `SqliteReader`, over one consistent state;
+    - `sockets`, set when it opens, unless no other process can open the store: an object with the methods of
+      `StoreSockets`, by which the processes send each other live events;
     - `shared`, kept up to date with each commit, and `_versions.advance()` after commits of other processes, while
       callers wait in `changed`;
     - `close`: commits everything that is queued, and releases the leases of this opening.
@@ -63,6 +67,8 @@ class Backend:
         """The key of wait tokens."""
         self.shared = True
         """False if no other process has this store open, as of the last commit."""
+        self.sockets: StoreSockets | None = None
+        """Connects the processes that have this store open; None if no other process can."""
         self._loop = asyncio.get_running_loop()
         self._versions = versions or Versions()
         self._closed = False

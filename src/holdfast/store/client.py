@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.store.folds import Fold
     from holdfast.store.inbox import AdmissionWindow, RefusedInput
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
+    from holdfast.store.sqlite.sockets import StoreSockets
     from holdfast.store.transaction import Transaction
 
 
@@ -76,6 +77,8 @@ class Store:
     """The owner of the leases claimed by this opening of the store."""
     clock: Clock
     limits: contract.StoreLimits
+    sockets: StoreSockets | None
+    """Connects the processes that have this store open; None if no other process can."""
 
     def __init__(self, backend: Backend) -> None:
         for name, value in msgspec.structs.asdict(backend.limits).items():
@@ -83,7 +86,7 @@ class Store:
         self._backend = backend
         self._read = backend.read
         self.id, self.path, self.owner = backend.store_id, backend.path, backend.owner
-        self.clock, self.limits = backend.clock, backend.limits
+        self.clock, self.limits, self.sockets = backend.clock, backend.limits, backend.sockets
         self.redactor = Redactor()
         """Removes secrets from all writes."""
         self._terms: dict[str, tuple[int, int]] = {}

@@ -25,6 +25,12 @@ def key_file(store: Path | str) -> Path:
     return path.with_name(f"{path.name}.key")
 
 
+def live_folder(store: Path | str) -> Path:
+    """The folder with the sockets of the processes that drive a store: beside the real file, like its key."""
+    path = Path(os.path.realpath(store))
+    return path.with_name(f"{path.name}.live")
+
+
 def in_store_folder(path: str) -> bool:
     """True if a real path is a store folder or inside one, in upper or lower case."""
     return any(name.casefold() == FOLDER for name in path.split("/"))
@@ -36,7 +42,7 @@ def real_places(store: Path | str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for path in (named, os.path.realpath(named)):
         folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
-        for suffix in (*_SUFFIXES, ".memory"):
+        for suffix in (*_SUFFIXES, ".memory", ".live"):
             place = os.path.join(folder, os.path.basename(path) + suffix)  # noqa: PTH118, PTH119
             found[place] = None
             found[os.path.realpath(place)] = None

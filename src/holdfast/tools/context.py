@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 
+from holdfast.deps import NO_DEPS, DepsT
 from holdfast.effects.drive import Boundary, EffectContext
 from holdfast.effects.keys import segment
 from holdfast.effects.scopes import EffectScope, SuspensionGuard
 from holdfast.errors import Suspended, UsageError
+from holdfast.errors.caller import DepsMissing
 from holdfast.errors.fields import ErrorFields
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT, Deferred
 
@@ -38,7 +40,7 @@ class RuntimeMissing(ErrorFields, UsageError):
     _message = "the tool {tool!r} works only for an agent of a runtime; give it to one and use hf.open"
 
 
-class Context(EffectContext):
+class Context(EffectContext, Generic[DepsT]):
     """One tool call: its session, turn, key and deadline.
 
     `idempotency_key` is the same for every attempt and every re-drive of this call, and for no other call. `step` runs
@@ -110,6 +112,14 @@ class Context(EffectContext):
         if self._caller.host is None:
             raise RuntimeMissing(self.tool)
         return self._caller.host
+
+    @property
+    def deps(self) -> DepsT:
+        """The dependencies of the runtime: ``hf.open(..., deps=...)``."""
+        deps = self._host.deps
+        if deps is NO_DEPS:
+            raise DepsMissing(f"the tool {self.tool!r}")
+        return cast("DepsT", deps)
 
     @property
     def secrets(self) -> SecretAccess:
@@ -187,7 +197,7 @@ class Context(EffectContext):
         return self._caller.waits.token(self._place.path, name, self._waits.get(name, 0) + 1)
 
 
-class CallContext(Context):
+class CallContext(Context[Any]):
     """A context as the runtime and the tools of Holdfast use it."""
 
     __slots__ = ()

@@ -12,14 +12,14 @@ from types import CodeType, FunctionType, MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
+    Concatenate,
     Final,
     Generic,
     Literal,
     NoReturn,
-    ParamSpec,
+    Protocol,
     TypeAlias,
     TypedDict,
-    TypeVar,
     Unpack,
     cast,
     final,
@@ -27,7 +27,9 @@ from typing import (
 )
 
 import msgspec
+from typing_extensions import ParamSpec, TypeVar
 
+from holdfast.deps import DepsT_contra
 from holdfast.effects.canonical import decode_value, digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 
     from holdfast.tools.context import Context
     from holdfast.tools.schema import ParameterSchema
+
+P = ParamSpec("P", default=...)
+R = TypeVar("R", default=Any)
+D = TypeVar("D", default=Any)
 
 
 # ---- subjects of calls ----
@@ -77,10 +83,6 @@ class NotDone(Exception):
     """A `reconcile` function raises it: the interrupted call had no effect, and performing it now is safe."""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
 class Bound(msgspec.Struct, frozen=True):
     """Valid arguments: the keyword arguments of the function, without its context."""
 
@@ -94,7 +96,7 @@ class Complaint(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Tool(Generic[P, R]):
+class Tool(Generic[P, R, DepsT_contra]):
     """A function that a model may call. Calling the tool calls the function itself.
 
     `read_only`, `idempotent` and `destructive` mean the same as in MCP; `destructive` is None if undeclared.
@@ -415,12 +417,30 @@ class ToolOptions(TypedDict, total=False):
     description: str | None
 
 
-@overload
-def tool(name: Callable[P, R], /, **options: Unpack[ToolOptions]) -> Tool[P, R]: ...
+class ToolDecorator(Protocol):
+    """The result of ``@tool(...)``: makes a tool of a function."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context[D], P], R], /
+    ) -> Tool[Concatenate[Context[D], P], R, D]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Tool[P, R, object]: ...
 
 
 @overload
-def tool(name: str | None = None, **options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    name: Callable[Concatenate[Context[D], P], R], /, **options: Unpack[ToolOptions]
+) -> Tool[Concatenate[Context[D], P], R, D]: ...
+
+
+@overload
+def tool(name: Callable[P, R], /, **options: Unpack[ToolOptions]) -> Tool[P, R, object]: ...
+
+
+@overload
+def tool(name: str | None = None, **options: Unpack[ToolOptions]) -> ToolDecorator: ...
 
 
 def tool(
@@ -592,7 +612,17 @@ MAX_DEPTH: Final = 16
 """Deepest nesting of lists of tools."""
 MAX_TOOLS: Final = 1_000
 """Most tools in one list."""
-ToolSource: TypeAlias = "AnyTool | Callable[..., Any] | Toolset | Sequence[ToolSource]"
+
+
+class ToolFunction(Protocol):
+    """A plain function, for type checkers: a tool is no function, so that its dependencies are compared."""
+
+    __code__: CodeType
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+ToolSource: TypeAlias = "Tool[..., Any, D] | FunctionType | MethodType | ToolFunction | functools.partial[Any] | Toolset | Sequence[ToolSource[D]]"  # noqa: E501
 """A tool, a function, a toolset, or a list of these."""
 
 
@@ -604,7 +634,7 @@ class Toolset:
 
     tools: tuple[AnyTool, ...]
 
-    def __init__(self, *tools: ToolSource) -> None:
+    def __init__(self, *tools: ToolSource[Any]) -> None:
         object.__setattr__(self, "tools", _distinct(flatten_tools(tools)))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -625,7 +655,7 @@ class Toolset:
     def __hash__(self) -> int:
         return hash(self.tools)
 
-    def __add__(self, other: ToolSource) -> Toolset:
+    def __add__(self, other: ToolSource[Any]) -> Toolset:
         return Toolset(self, other)
 
     def __repr__(self) -> str:
@@ -668,7 +698,7 @@ class Toolset:
 
 
 def toolset(
-    *tools: ToolSource, prefix: str = "", only: Collection[str] = (), rename: Mapping[str, str] | None = None
+    *tools: ToolSource[Any], prefix: str = "", only: Collection[str] = (), rename: Mapping[str, str] | None = None
 ) -> Toolset:
     """A toolset of the tools in `only` (all if empty), renamed by `rename`, with `prefix` before each name."""
     if isinstance(only, str):

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 import holdfast
+from holdfast.deps import wanted_deps
 from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.tools.context import Context
@@ -43,6 +44,8 @@ class ParameterSchema:
     model: type[BaseModel]
     fields: tuple[tuple[str, str], ...]
     """Each field of `model` with its parameter."""
+    deps: object = None
+    """The type of the dependencies that the context must have; None: any."""
     nulls: _Nulls | None = None
     """Values that a model may leave out although the function's types require them: they become null."""
 
@@ -81,9 +84,10 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
         raise ToolInvalid(label, None, f"its signature can't be read: {error}") from error
     names = _names_for(function)
     parameters = [_read_parameter(parameter, label, names) for parameter in signature.parameters.values()]
-    contexts = [parameter.name for parameter in parameters if _is_context(parameter.hint)]
+    contexts = {parameter.name: parameter.hint for parameter in parameters if _is_context(parameter.hint)}
     if len(contexts) > 1:
-        raise ToolInvalid(label, contexts[1], f"{contexts[0]!r} is the context already")
+        context, other, *_ = contexts
+        raise ToolInvalid(label, other, f"{context!r} is the context already")
     parameters = [parameter for parameter in parameters if parameter.name not in contexts]
     try:
         model, schema = _build_model(label, parameters, descriptions)
@@ -111,7 +115,8 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
         key: portable[key] for key in ("type", "properties", "required", "additionalProperties") if key in portable
     }
     ordered |= {key: portable[key] for key in sorted(portable.keys() - ordered.keys())}
-    return ParameterSchema(ordered, contexts[0] if contexts else None, model, fields, nulls)
+    context, deps = next(((name, wanted_deps(hint)) for name, hint in contexts.items()), (None, None))
+    return ParameterSchema(ordered, context, model, fields, deps, nulls)
 
 
 @dataclass(frozen=True, slots=True)

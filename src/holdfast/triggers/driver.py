@@ -108,10 +108,12 @@ class Targets:
     def bind(self, given: object) -> Target:
         match given:
             case Agent():
-                name = definitions.TargetName("agent", self._runtime.register(given).name)
+                name = definitions.TargetName("agent", self._runtime.register(cast("Agent", given)).name)
                 target: Target = PromptTarget(self._runtime, name)
             case Session():
-                target = PromptTarget(self._runtime, definitions.TargetName("session", given.id), given)
+                target = PromptTarget(
+                    self._runtime, definitions.TargetName("session", given.id), cast("Session", given)
+                )
             case ProcessDefinition():
                 target = ProcessTarget(self._runtime.processes, cast("AnyProcess", given))
             case Resolve():

@@ -47,6 +47,8 @@ class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The taint that it brings. None in notifications of old releases means unknown."""
     compact: bool = False
     """The turn has no input and only compacts the context."""
+    caller: str = ""
+    """The span of the caller (a W3C ``traceparent``). Inputs that differ in nothing else are the same."""
 
 
 class CancelRequest(msgspec.Struct, frozen=True, omit_defaults=True):

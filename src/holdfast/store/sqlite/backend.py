@@ -23,6 +23,7 @@ from holdfast.store.sqlite import files
 from holdfast.store.sqlite.key import KEY_BYTES, Seal, load_seal
 from holdfast.store.sqlite.rows import SqliteReader, SqliteRows
 from holdfast.store.sqlite.schema import migrate
+from holdfast.store.sqlite.sockets import StoreSockets
 from holdfast.store.sqlite.writer import RELEASE_LEASES, StoreWriter, connect_writer
 from holdfast.store.transaction import Transaction
 
@@ -76,6 +77,8 @@ class _FileBackend(Backend):
                 await asyncio.to_thread(self._stop)
             raise
         self._watcher = LogWatcher(self.path, self._look)
+        if self._seal is not None:
+            self.sockets = StoreSockets(self.path, self._seal.peers)
         return self
 
     async def read(self, query: Callable[[Reader], T]) -> T:

@@ -61,13 +61,15 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class Seal:
     """Makes and checks the seals (keyed digests) of one store."""
 
-    __slots__ = ("_key", "_rows", "check")
+    __slots__ = ("_key", "_rows", "check", "peers")
 
     def __init__(self, key: bytes, store_id: bytes) -> None:
         self._key = blake2b(store_id, key=key, person=b"holdfast:store", digest_size=KEY_BYTES).digest()
         self._rows = self._derived(b"rows")
         self.check: Final = self._derived(b"check")
         """Stored to recognise the right key."""
+        self.peers: Final = self._derived(b"peers")
+        """The key by which processes prove to each other that they may open the store."""
 
     def _derived(self, purpose: bytes) -> bytes:
         return blake2b(purpose, key=self._key, person=b"holdfast:derive", digest_size=KEY_BYTES).digest()

@@ -1,0 +1,119 @@
+"""The types that users see, for basedpyright (`make types`) and for mypy (the test in `test_mypy.py`).
+
+Each test runs as well: a value has the type that the checkers promise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+import holdfast as hf
+from holdfast.testing import ScriptedModel, text
+
+
+@dataclass
+class Bank:
+    refunds: int = 0
+
+
+@dataclass
+class Invoice:
+    cents: int
+
+
+@hf.tool
+async def refund(ctx: hf.Context[Bank], order: str) -> str:
+    """Refund an order."""
+    ctx.deps.refunds += 1
+    return order
+
+
+@hf.tool(read_only=True)
+async def find(email: str) -> list[str]:
+    """Find orders."""
+    return [email]
+
+
+@hf.process
+async def bill(ctx: hf.ProcessContext[Bank], customer: str, cents: int = 5) -> Invoice:
+    assert_type(ctx.deps, Bank)
+    read = await ctx.step("read", _read, customer)
+    assert_type(read, int)
+    written = await ctx.step("write", _write, Invoice(read))
+    assert_type(written, Invoice)
+    return Invoice(written.cents + cents)
+
+
+@hf.process
+async def bill_twice(ctx: hf.ProcessContext[Bank], customer: str) -> int:
+    child = await ctx.start(bill, customer)
+    first = await child.result()
+    assert_type(first, Invoice)
+    return first.cents * 2
+
+
+async def _read(customer: str) -> int:
+    return len(customer)
+
+
+def _write(invoice: Invoice) -> Invoice:
+    return invoice
+
+
+def _model() -> ScriptedModel:
+    return ScriptedModel([text('{"cents": 7}')])
+
+
+async def test_an_agent_knows_its_dependencies_and_its_output() -> None:
+    agent = hf.Agent("a", model=_model(), tools=[refund, find], output=Invoice, policy=[hf.allow("*")])
+    assert_type(agent, hf.Agent[Bank, Invoice])
+    declared = hf.Agent[Bank, Invoice]("b", model=_model(), tools=[refund], output=Invoice, policy=[hf.allow("*")])
+    async with hf.open(None, agents=[agent, declared], deps=Bank()) as runtime:
+        outcome = await runtime.run(agent, "how much?")
+        assert_type(outcome, hf.TurnOutcome[Invoice])
+        assert_type(outcome.value, Invoice | None)
+        assert outcome.value == Invoice(7)
+
+
+async def test_a_session_and_its_turns_know_the_output() -> None:
+    agent = hf.Agent("a", model=_model(), output=Invoice)
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        assert_type(session, hf.Session[Invoice])
+        turn = await session.send("how much?")
+        assert_type(turn, hf.Turn[Invoice])
+        outcome = await turn.outcome()
+        assert_type(outcome.value, Invoice | None)
+        assert outcome.value == Invoice(7)
+
+
+async def test_an_agent_without_an_output_has_any_value() -> None:
+    agent = hf.Agent("a", model=ScriptedModel([text("hi")]))
+    outcome = await hf.run(agent, "hello")
+    assert_type(outcome.value, Any | None)
+    assert outcome.value is None
+
+
+async def test_a_process_gives_the_value_that_it_declares() -> None:
+    async with hf.open(None, processes=[bill, bill_twice], deps=Bank()) as runtime:
+        process = await runtime.start(bill, "ada", cents=4)
+        assert_type(process, hf.Process[Invoice])
+        assert_type(await process.result(), Invoice)
+        assert await process.result() == Invoice(7)
+        named = await runtime.start(bill, "ada", id="p-1")
+        assert_type(await named.result(), Invoice)
+        assert await (await runtime.start(bill_twice, "ada")).result() == 16
+
+
+async def test_a_direct_question_gives_the_type_that_is_asked_for() -> None:
+    async with hf.open(None) as runtime:
+        answer = await runtime.complete(_model(), "how much?", output=Invoice)
+        assert_type(answer, Invoice)
+        assert answer == Invoice(7)
+        said = await runtime.complete(ScriptedModel([text("hi")]), "hello")
+        assert_type(said, str)
+
+
+async def test_a_tool_can_be_called_as_its_function() -> None:
+    assert_type(await find("a@example.org"), list[str])

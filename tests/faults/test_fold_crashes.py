@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from forking import Forks
 
-POINTS = ("session.before_fold", "store.fold_part")
+POINTS = ("fold.before_save", "store.fold_part")
 AROUND = 2
 """So many crash points before and after each write of a fold are tried."""
 

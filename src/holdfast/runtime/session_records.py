@@ -140,7 +140,7 @@ def save_fold(store: Store, lease: contract.Lease, conversation: Conversation) -
     body = encode_fold(conversation)
     conversation.unsaved, conversation.fold_size = 0, len(body)
     conversation.forget_history()
-    crash_point("session.before_fold")
+    crash_point("fold.before_save")
     store.save_fold(lease, conversation.seq, body).add_done_callback(_ignore_failure)
 
 

@@ -48,8 +48,7 @@ def agent_of(asked: list[Any] | None = None, window: int = 2_500) -> hf.Agent:
         return reply(text(said), usage=Usage(output=5))
 
     model = ScriptedModel(say, keep=0)
-    policy = [hf.ask("look", when=lambda call: call.taint.private_data), hf.allow("*")]
-    return hf.Agent("a", model=model, tools=[look], policy=policy, compaction=hf.Compaction(window=window))
+    return hf.Agent("a", model=model, tools=[look], compaction=hf.Compaction(window=window))
 
 
 async def play(session: hf.Session, kind: str) -> str:
@@ -84,7 +83,7 @@ def state_of(conversation: Conversation) -> dict[str, Any]:
     state = {name: value for name, value in vars(conversation).items() if name not in OF_READING}
     context = conversation.context
     state["thread"] = (context.messages, context.chain, context.size)
-    state["watch"] = (conversation.watch.total, conversation.watch._run)
+    state["watch"] = (conversation.watch.total, conversation.watch._run)  # pyright: ignore[reportPrivateUsage]
     state["used"] = conversation.used
     # Equal taints may differ in the record that they name.
     state["taint"] = repr(conversation.taint)

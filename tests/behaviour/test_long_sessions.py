@@ -11,6 +11,7 @@ import pytest
 from tests.behaviour.long import KINDS, agent_of, fold_often, play, play_all
 
 import holdfast as hf
+from holdfast.records import Ended
 from holdfast.runtime.session_records import MOST_RECENT, MOST_RECENT_BYTES, RecentConversations, read_conversation
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.rows import SqliteReader
@@ -67,12 +68,14 @@ async def test_folds_that_are_dropped_or_damaged_at_random_change_nothing(
     kinds = chance.choices(KINDS, k=24)
     asked: list[Any] = []
     async with hf.open(None, agents=[agent_of(asked)]) as runtime:
-        statuses = await play_all(runtime.session("s", agent="a"), kinds)
-        expected = statuses, await _told(runtime), list(asked)
+        played = await play_all(runtime.session("s", agent="a"), kinds)
+        expected = played, await _told(runtime), list(asked)
 
     fold_often(monkeypatch)
     asked.clear()
-    path, statuses, done = tmp_path / "store.db", [], 0
+    path, done = tmp_path / "store.db", 0
+    statuses: list[str] = []
+    told: tuple[Any, ...] = ()
     tampered = dict.fromkeys(TAMPERING, 0)
     while done < len(kinds):
         step = chance.randint(1, 4)
@@ -98,7 +101,7 @@ async def test_a_fold_ahead_of_a_journal_that_was_cut_short_is_ignored(
     async with hf.open(path, agents=[agent_of()]) as runtime:
         await play_all(runtime.session("s", agent="a"), ["talk"] * 6)
         store = runtime.store
-        ends = [entry.seq async for entry in store.read_all("s") if type(entry.record) is hf.records.Ended]
+        ends = [entry.seq async for entry in store.read_all("s") if type(entry.record) is Ended]
     _change(path, f"DELETE FROM records WHERE seq > {ends[2]}; UPDATE journals SET head = {ends[2]}")
     assert max(_folds(path)) > ends[2]
     asked: list[Any] = []
@@ -193,42 +196,42 @@ async def test_after_a_restart_a_turn_reads_only_the_records_since_the_last_fold
         assert await counted.during(play(session, "talk")) < 20, "the next one reads on"
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda session: session.context(),
-        lambda session: session.usage(),
-        lambda session: session.total_usage(),
-        lambda session: session.cancel(),
-        lambda session: session.status(),
-        lambda session: session.metadata(),
-        lambda session: _fork(session, None),
-        lambda session: _fork(session, 150),
-    ],
-)
+READERS: dict[str, Callable[[hf.Session], Any]] = {
+    "context": lambda session: session.context(),
+    "usage": lambda session: session.usage(),
+    "total usage": lambda session: session.total_usage(),
+    "cancel": lambda session: session.cancel(),
+    "status": lambda session: session.status(),
+    "metadata": lambda session: session.metadata(),
+    "fork": lambda session: _fork(session, None),
+    "fork in the middle": lambda session: _fork(session, 150),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
 async def test_a_reader_of_the_present_does_not_read_the_whole_journal(
-    long_store: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[hf.Session], Any]
+    long_store: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     counted = Counted(monkeypatch)
     async with hf.open(long_store, agents=[agent_of()]) as runtime:
-        assert await counted.during(read(runtime.session("s"))) < FEW
+        assert await counted.during(READERS[name](runtime.session("s"))) < FEW
 
 
-@pytest.mark.parametrize(
-    "read",
-    [
-        lambda turn: turn.outcome(),
-        lambda turn: turn.status(),
-        lambda turn: turn.cancel(),
-        lambda turn: _all(turn.events()),
-    ],
-)
+TURN_READERS: dict[str, Callable[[hf.Turn], Any]] = {
+    "outcome": lambda turn: turn.outcome(),
+    "status": lambda turn: turn.status(),
+    "cancel": lambda turn: turn.cancel(),
+    "events": lambda turn: _all(turn.events()),
+}
+
+
+@pytest.mark.parametrize("name", TURN_READERS)
 async def test_a_handle_of_a_turn_reads_from_where_its_input_was_accepted(
-    long_store: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[hf.Turn], Any]
+    long_store: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     counted = Counted(monkeypatch)
     async with hf.open(long_store, agents=[agent_of()], limits=hf.StoreLimits(page=10)) as runtime:
-        assert 0 < await counted.during(read(runtime.session("s").turn("t45"))) <= 40
+        assert 0 < await counted.during(TURN_READERS[name](runtime.session("s").turn("t45"))) <= 40
 
 
 async def _all(events: Any) -> None:

@@ -55,7 +55,7 @@ class Month:
         self._path = folder / "step.txt"
         self.step = int(self._path.read_text()) if self._path.exists() else 0
         jumped = sum(jump for at, jump in JUMPS.items() if at <= self.step)
-        passed = self.step * STEP
+        passed = min(self.step, 2 * DAYS) * STEP
         self.clock = ManualClock(START + passed + jumped, mono=1_000_000 + passed)
 
     def advance(self) -> bool:
@@ -64,8 +64,13 @@ class Month:
         new = self._path.with_suffix(".new")
         new.write_text(str(self.step))
         new.replace(self._path)
-        self.clock.advance(STEP)
-        self.clock.jump(JUMPS.get(self.step, 0))
+        if self.goes_on:  # else the first day of the next month would be due
+            self.clock.advance(STEP)
+            self.clock.jump(JUMPS.get(self.step, 0))
+        return self.goes_on
+
+    @property
+    def goes_on(self) -> bool:
         return self.step <= 2 * DAYS
 
 
@@ -79,7 +84,7 @@ async def work(folder: Path) -> None:
         hf.Runtime(second, [AGENT], drive=False) as two,
     ):
         await asyncio.gather(*(_declared(runtime) for runtime in (one, two)))
-        going = True
+        going = month.goes_on
         while going:
             # As the engine does: what is due is expired, and whoever is free drives.
             for wait in await first.due():

@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.subscriptions import EmitRequest as EmitRequest
     from holdfast.runtime.subscriptions import Emitted as Emitted
     from holdfast.runtime.subscriptions import Subscription as Subscription
+    from holdfast.runtime.sync import open_sync as open_sync
+    from holdfast.runtime.sync import run_sync as run_sync
     from holdfast.runtime.turn import Turn as Turn
     from holdfast.runtime.turn import TurnOutcome as TurnOutcome
     from holdfast.sandbox import MontySandbox as MontySandbox
@@ -157,6 +159,7 @@ _NAMES = {
     "holdfast.runtime.runtime": "Runtime",
     "holdfast.runtime.session": "Session",
     "holdfast.runtime.subscriptions": "Control EmitRequest Emitted Subscription",
+    "holdfast.runtime.sync": "open_sync run_sync",
     "holdfast.runtime.turn": "Turn TurnOutcome",
     "holdfast.runtime.approvals": "Approval",
     "holdfast.runtime.deferrals": "Resolve",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 
 import msgspec
 from typing_extensions import TypeVar
@@ -148,6 +148,26 @@ MAX_INSTRUCTIONS: Final = 1_000_000
 """Longest instructions, in characters."""
 
 
+class AgentChanges(TypedDict, total=False):
+    """The arguments of `Agent.replace`: those of `Agent`."""
+
+    name: str
+    model: Model | str | Sequence[Model | str]
+    instructions: str
+    tools: Sequence[GivenTools[Any]] | Toolset | None
+    output: object
+    limits: Limits | None
+    settings: Settings | None
+    inline_budget: timedelta | float | None
+    policy: Policy | Sequence[PolicyPart] | str | PathLike[str] | None
+    hooks: Sequence[Hooks]
+    compaction: Compaction | None
+    admission: Admission | None
+    mode: Mode
+    sandbox: Sandbox | None
+    program_limits: ProgramLimits | None
+
+
 class Agent(Generic[DepsT_contra, OutputT_co]):
     """Model, instructions, tools, output type, limits.
 
@@ -185,6 +205,8 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         sandbox: Sandbox | None = None,
         program_limits: ProgramLimits | None = None,
     ) -> None:
+        self._definition = _copied(locals())
+        """The arguments of this call, for `replace`."""
         self.name = check_id("agent", name)
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
         """Seconds that the model waits for a call before it goes to the background; None: no limit."""
@@ -234,6 +256,14 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         """A digest of everything that reaches the model; each turn records it."""
         return self._prepared.version
 
+    def replace(self, **changes: Unpack[AgentChanges]) -> Agent[DepsT_contra, OutputT_co]:
+        """A new agent with this definition and these changes, checked like any other: for tests and variants.
+
+        The name stays unless you change it, so a runtime takes one of the two. Sub-agents and handoffs are tools.
+        """
+        definition = {**self._definition, **cast("dict[str, Any]", changes)}
+        return Agent(**definition)
+
     def decide(self, tool: str, arguments: dict[str, Any] | None = None) -> Decision:
         """Ask the policy about a call without making it: for tests of a policy."""
         return decide(self.policy, self._prepared.subject(tool, arguments or {}))
@@ -241,6 +271,11 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
     @cached_property
     def _prepared(self) -> PreparedAgent:
         return PreparedAgent(self)
+
+
+def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a method, with lists as they are now."""
+    return {name: given[:] if type(given) is list else given for name, given in arguments.items() if name != "self"}
 
 
 def prepare(agent: Agent) -> PreparedAgent:

@@ -97,9 +97,25 @@ UNWIND_TIMEOUT: Final = 0.5
 """Time that a cancelled task gets to clean up, in seconds; after that it is abandoned."""
 
 
-def spawn(coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+_upkeep: Final = contextvars.ContextVar("holdfast_upkeep", default=False)
+
+
+def upkeep_context() -> contextvars.Context:
+    """A context for the timers of the runtime itself: polls, renewals. A test that advances time passes over them."""
+    context = contextvars.Context()
+    context.run(_upkeep.set, True)
+    return context
+
+
+def is_upkeep(context: contextvars.Context | None) -> bool:
+    """True for the context of a timer of the runtime itself."""
+    return context is not None and context.get(_upkeep, False)
+
+
+def spawn(coro: Coroutine[Any, Any, T], *, upkeep: bool = False) -> asyncio.Task[T]:
     """Start a task in an empty context, so that a tool that causes it is not its parent."""
-    return contextvars.Context().run(asyncio.get_running_loop().create_task, coro)
+    context = upkeep_context() if upkeep else contextvars.Context()
+    return context.run(asyncio.get_running_loop().create_task, coro)
 
 
 @types.coroutine

@@ -133,6 +133,7 @@ def default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
 PROCESS_PREFIX: Final = "process/"
 TRIGGER_PREFIX: Final = "trigger/"
 TRIGGER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
+_AGENT_SESSION: Final = re.compile(r"(.+)\.[0-9a-f]{12}", re.DOTALL)
 _TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
 
 
@@ -149,6 +150,17 @@ def is_process_journal(journal: str) -> bool:
 def is_trigger_id(id: str) -> bool:
     """True for the journal of a trigger. No session has such an id."""
     return id.startswith(TRIGGER_PREFIX) and TRIGGER_NAME.fullmatch(id.removeprefix(TRIGGER_PREFIX)) is not None
+
+
+def agent_session(process: str, key: str) -> str:
+    """The id of the session in which a process asks an agent; `key` is the idempotency key of the effect."""
+    return f"{process}.{key[:12]}"
+
+
+def agent_session_process(id: str) -> str | None:
+    """The process that made the session with this id to ask an agent; None for the ids of other sessions."""
+    found = _AGENT_SESSION.fullmatch(id)
+    return None if found is None else found[1]
 
 
 def is_turn_id(id: str) -> bool:

@@ -70,6 +70,18 @@ def test_ls_finds_entries_by_their_words_in_all_scopes(remembering: Shell) -> No
     assert [(entry["scope"], entry["key"]) for entry in found] == [("people", "ada")]
 
 
+def test_search_finds_entries_in_all_scopes_or_in_one(remembering: Shell) -> None:
+    put(remembering, "people", "ada", "likes numbers")
+    put(remembering, "people", "bob", "numbers, numbers")
+    put(remembering, "notes", "n", "numbers")
+    every = remembering.json("memory", "search", "number")
+    assert {(entry["scope"], entry["key"]) for entry in every} == {("people", "ada"), ("people", "bob"), ("notes", "n")}
+    of_one = remembering.json("memory", "search", "NUMBERS likes", "--scope", "people")
+    assert [entry["key"] for entry in of_one] == ["ada"]
+    assert len(remembering.json("memory", "search", "numbers", "--limit", "1")) == 1
+    assert "no entries" in remembering("memory", "search", "nothing-like-it").stdout
+
+
 def test_ls_finds_entries_by_the_beginning_of_their_key(remembering: Shell) -> None:
     put(remembering, "notes", "bee", "x")
     assert [entry["key"] for entry in remembering.json("memory", "ls", "notes", "--prefix", "b")] == ["bee"]

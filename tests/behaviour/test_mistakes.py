@@ -37,12 +37,6 @@ def agent(**options: Any) -> hf.Agent:
 # ---- hf.open ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_runtime_that_is_awaited_says_that_async_with_is_missing() -> None:
-    opening: Any = hf.open(None)
-    with pytest.raises(RuntimeUnopened, match=r"async with hf\.open"):
-        await opening
-
-
 def test_a_runtime_that_is_used_without_being_opened_says_what_is_missing() -> None:
     opening: Any = hf.open(None)
     with pytest.raises(RuntimeUnopened, match="'session' needs an open runtime"):

@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.errors.caller import ProcessConflict, ProcessPruned
 from holdfast.processes.keys import PROCESS_ROLE
 from holdfast.records import Done, EffectRequest, Ended, Started
-from holdfast.runtime import runtime as runtime_module
+from holdfast.runtime import retention
 from holdfast.testing import ManualClock, ScriptedModel, check, text
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ async def test_changes_are_told_once_page_by_page_also_where_some_were_pruned() 
 
 
 async def test_retention_prunes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_module, "PRUNE_INTERVAL", 0.01)
+    monkeypatch.setattr(retention, "PRUNE_INTERVAL", 0.01)
     clock, adds = ManualClock(), Counted().function()
     async with hf.open(None, processes=[adds], clock=clock, retention=MONTH) as runtime:
         await (await runtime.start(adds, 1, id="old")).result(timeout=SOON)

@@ -62,6 +62,9 @@ def _as_of_schema(version: int, path: Path) -> None:
     if version < SEALED:
         old.execute("DELETE FROM meta WHERE key IN ('key_check', 'tokens')")
         old.execute("INSERT INTO meta (key, value) VALUES ('secret', ?)", (SECRET,))
+    else:
+        shutil.copyfile(key_file(path), key_file(path.with_suffix(".old")))
+        key_file(path.with_suffix(".old")).chmod(0o600)
     old.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; PRAGMA journal_mode = WAL")
     old.close()
     connection.close()

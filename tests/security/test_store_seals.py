@@ -380,6 +380,7 @@ def set_back(path: Path) -> None:
     tamper(path, "DROP INDEX records_handed")
     tamper(path, "ALTER TABLE inputs DROP COLUMN head")
     tamper(path, "DELETE FROM meta WHERE key = 'key_check'")
+    tamper(path, "DROP TABLE forgotten_spending; DROP TABLE forgotten_ids; DROP INDEX tombstones_by_session")
     tamper(path, "PRAGMA user_version = 5")
 
 

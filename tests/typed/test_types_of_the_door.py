@@ -6,6 +6,7 @@ Each test runs as well: a value has the type that the checkers promise.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_type
 
 import holdfast as hf
@@ -117,3 +118,22 @@ async def test_a_direct_question_gives_the_type_that_is_asked_for() -> None:
 
 async def test_a_tool_can_be_called_as_its_function() -> None:
     assert_type(await find("a@example.org"), list[str])
+
+
+class Shelf:
+    def __call__(self, wanted: str | list[str], place: tuple[str, int] = ("top", 1)) -> list[Invoice]:
+        return [Invoice(len(wanted) + place[1])]
+
+
+def test_an_object_is_a_tool_that_can_be_called_as_it_is_and_a_partial_is_one_in_a_list() -> None:
+    search = hf.tool(Shelf())
+    assert_type(search(["a", "b"], place=("low", 2)), list[Invoice])
+    top = hf.tool("search_top")(partial(search_shelf, shelf="top"))
+    agent = hf.Agent(
+        "a", model=_model(), tools=[search, partial(search_shelf, shelf="low"), top], policy=[hf.allow("*")]
+    )
+    assert list(agent.tools) == ["Shelf", "search_shelf", "search_top"]
+
+
+def search_shelf(wanted: str, shelf: str) -> Invoice:
+    return Invoice(len(wanted) + len(shelf))

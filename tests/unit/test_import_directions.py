@@ -37,7 +37,7 @@ LAYERS: list[tuple[str, ...]] = [
     ("telemetry",),
     ("engine",),
     ("runtime", "processes.*", "triggers.*"),
-    ("testing",),
+    ("testing", "pytest_plugin"),
     ("cli", "__main__"),
 ]
 # Imports that only annotations need, and doors that load what they offer when it is used.

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -107,6 +107,24 @@ async def ls(
             handle, keys = Memory(opened, scope or ""), list[str]()
             entries = [entry async for entry in handle.entries(prefix, damaged=keys.append)]
             damaged = [MemoryKey(handle.scope, key) for key in keys]
+    return _print_entries(shell, scope, entries, damaged)
+
+
+@memory.command()
+async def search(
+    shell: Shell,
+    words: Annotated[str, argument("WORDS", "The words, in any order; the beginning of a word is enough.")],
+    scope: Annotated[str | None, option("SCOPE", "Only entries of this scope.", "--scope")] = None,
+    limit: options.Limit = 20,
+) -> int:
+    """Find the entries with all these words, the best match first. Exit code 1 if damaged ones were left out."""
+    async with _open_memory(shell.store) as opened:
+        entries, damaged, _ = await opened.memory_search(scope, words, limit)
+    return _print_entries(shell, scope, entries, damaged)
+
+
+def _print_entries(shell: Shell, scope: str | None, entries: list[MemoryEntry], damaged: Sequence[MemoryKey]) -> int:
+    """Print entries, with their scope if they may be of several; name damaged ones, and answer the exit code."""
     name, whose = ("KEY", "") if scope is not None else ("SCOPE/KEY", "{}/")
     columns: Columns[MemoryEntry] = {
         name: lambda entry: printable(whose.format(entry.scope) + entry.key),

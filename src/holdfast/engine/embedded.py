@@ -46,6 +46,8 @@ TRANSIENT_ERRORS: Final = (
     errors.HeadConflict,
 )
 """Errors of the store that may pass."""
+DROP_PATIENCE: Final = 5.0
+"""Time that a drive gets to stop when its journal is forgotten, in seconds; its tool may take longer."""
 RETRY_DELAYS: Final = (0.1, 0.5, 2.0, 10.0)
 """Delays before a journal is retried after a transient error, in seconds."""
 
@@ -104,7 +106,7 @@ class EmbeddedEngine:
     def start(self) -> None:
         """Begin to poll; the first poll finds interrupted work."""
         self._wake.set()
-        self._tasks = [eventloop.spawn(self._listen()), eventloop.spawn(self._serve())]
+        self._tasks = [eventloop.spawn(each, upkeep=True) for each in (self._listen(), self._serve())]
 
     def poke(self, session: str, *, again: bool = False) -> None:
         """Drive `session`, or notify its drive, after a change in this process.
@@ -167,6 +169,16 @@ class EmbeddedEngine:
             found[0].notify()
         elif not self._stopping:
             self._begin(session, session, urgent=True)
+
+    async def drop(self, journal: str, error: errors.HoldfastError) -> None:
+        """Stop driving a journal that is gone, for this reason."""
+        for kept in (self._queue, self._failures, self.stuck):
+            kept.pop(journal, None)
+        found = self._active.get(journal)
+        if found is not None:
+            drive, task = found
+            drive.lose(error)
+            await asyncio.wait([task], timeout=DROP_PATIENCE)
 
     @property
     def active(self) -> int:

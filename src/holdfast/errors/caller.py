@@ -212,10 +212,26 @@ class RuntimeStopped(ErrorFields, UsageError):
 
 
 class RuntimeUnopened(ErrorFields, UsageError, AttributeError):
-    """The result of `hf.open` was used without `async with`."""
+    """The result of `hf.open` was used without `async with` or `await`."""
 
     used: str
-    _message = "{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', and use that"
+    _message = """{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', in a notebook
+        'runtime = await hf.open(...)', in code that is not async 'with hf.open_sync(...) as runtime:'"""
+
+
+class RuntimeForked(ErrorFields, UsageError):
+    """A runtime of `hf.open_sync` was used in a forked child: its thread and its store stayed in the parent."""
+
+    parent: int
+    _message = "this runtime was opened by process {parent}, before a fork; open another one in this process"
+
+
+class WaitOnLoop(ErrorFields, UsageError):
+    """A method of `hf.open_sync` was called on the event loop of that runtime, which would wait for itself."""
+
+    called: str
+    _message = """{called!r} would wait for the event loop on which it was called; make the tool or handler a plain
+        function, which runs in a thread, or use the async API there"""
 
 
 class EmptyInput(InvalidArgument):
@@ -757,6 +773,42 @@ class JournalPruned(JournalMissing):
         """When it was pruned, in wall milliseconds."""
         self.same = same
         """Whether it was begun with the very input that was offered now."""
+
+
+class JournalForgotten(JournalMissing):
+    """The session with this id was forgotten, and its id is refused from now on."""
+
+    at: int
+    """When it was forgotten, in wall milliseconds."""
+    _message = "{journal!r} was forgotten, and its id is not used again; choose another id"
+
+
+class ForgetRefused(ErrorFields, UsageError):
+    """The session was not forgotten, and nothing was removed."""
+
+    session: str
+    reason: str
+    _message = "{session!r} was not forgotten: {reason}"
+
+
+class SessionForked(ForgetRefused):
+    """Forks go on from this session and read from it."""
+
+    forks: tuple[str, ...]
+
+    def __init__(self, session: str, forks: tuple[str, ...]) -> None:
+        shown, more = ", ".join(map(repr, forks[:5])), len(forks) - 5
+        named = f"{shown} and {more:,} more" if more > 0 else shown
+        super().__init__(session, f"{named} go on from it; forget them first, or with it (forks=True)")
+        self.forks = forks
+
+
+class BackupRefused(ErrorFields, UsageError):
+    """The backup was not made, and no file was left."""
+
+    path: Path | str
+    reason: str
+    _message = "{path} was not written: {reason}"
 
 
 class JournalInUse(ErrorFields, UsageError):

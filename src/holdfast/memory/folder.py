@@ -30,7 +30,7 @@ from holdfast.toolkits.files.pages import decode_text
 from holdfast.toolkits.files.workspace import FileMissing, printable_name, read_bytes, translate_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterator, Mapping
     from pathlib import Path
 
 
@@ -257,6 +257,22 @@ class MirrorFolder:
             _sync(below)
             crash_point("mirror.aside")
             return f"{file_name_of(place[0])}/{made.decode()}"
+
+    def remove_scopes(self, store: str, scopes: Collection[str]) -> None:
+        """Remove the files of these scopes, also those that users wrote, and their lines in the mirrored state."""
+        for scope in scopes:
+            name = file_name_of(scope)
+            with suppress(FileMissing), self._workspace.directory(name.encode(), name, follow=False) as below:
+                for file in self._names(below):
+                    with translate_errors(name):
+                        os.unlink(file, dir_fd=below)
+                _sync(below)
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=self._workspace.root)
+            self._digests.clear()
+        bases = self.bases(store)
+        if bases:
+            self.note(store, {place: base for place, base in bases.items() if place[0] not in scopes})
 
     def recover(self, bases: Mapping[EntryPlace, MirrorBase]) -> None:
         """Clean up after a killed process: remove files of the mirror, and rename those that users wrote."""

@@ -11,7 +11,7 @@ import ctypes
 import logging
 import os
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ from holdfast.store.memories import TAINTED_FILES
 from holdfast.toolkits.files.workspace import FileMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
     from holdfast.store import MemoryEntry, Store
@@ -327,6 +327,17 @@ class MirrorSync:
             self._noted = dict(self._bases)
 
 
+@asynccontextmanager
+async def without_scopes(store: Store, folder: Path, scopes: Sequence[str]) -> AsyncGenerator[None]:
+    """Remove the files of these scopes, and keep all mirrors of the folder out of it inside the block."""
+    opened = await run_to_end(MirrorFolder, folder, store.limits.memory_bytes, {})
+    try:
+        await run_to_end(opened.remove_scopes, store.id, frozenset(scopes))
+        yield
+    finally:
+        await run_to_end(opened.close)
+
+
 # ---- following changes ----
 
 # Closed after writing, moved, created or removed; only folders, no links.
@@ -456,7 +467,7 @@ class Mirror:
             return
         self._watch = FolderWatch(self.folder, self.changed)
         self._due.set()
-        self._tasks = [spawn(self._follow_store()), spawn(self._run())]
+        self._tasks = [spawn(each, upkeep=True) for each in (self._follow_store(), self._run())]
 
     async def stop(self) -> None:
         """Compare once more, then stop following. Does not raise: `problem` has the error."""

@@ -24,7 +24,14 @@ from holdfast.models import json_values as values
 from holdfast.models.attachments import attachment_bytes, data_url, file_name, is_text_type, split_result, to_base64
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
-from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, FORMATS, StrictSchemaRules, fits_strict, schema_prompt
+from holdfast.models.schemas import (
+    COMMON_STRICT_KEYWORDS,
+    FORMATS,
+    StrictSchemaRules,
+    fits_strict,
+    schema_prompt,
+    with_bare_choices,
+)
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
@@ -141,7 +148,7 @@ def _beginning(
         fields["cache_control"] = {"type": "ephemeral"}
     own = b""
     if tools:
-        own = _tools(tools, "strict_tools" in flags)
+        own = _tools(tools, "strict_tools" in flags, "gemini" in model)
         fields["tools"] = msgspec.Raw(own)
         if settings.tool_choice != "auto":
             fields["tool_choice"] = settings.tool_choice
@@ -167,10 +174,11 @@ def allows_strict(schema: object) -> bool:
 
 
 @dialect.IdentityCache
-def _tools(tools: tuple[msg.ToolSpec, ...], strict: bool) -> bytes:  # the cache takes positions only
+def _tools(tools: tuple[msg.ToolSpec, ...], strict: bool, google: bool) -> bytes:  # the cache takes positions only
     made: list[dict[str, Any]] = []
     for tool in tools:
-        function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        parameters = with_bare_choices(tool.parameters) if google else tool.parameters
+        function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": parameters}
         if strict and allows_strict(tool.parameters):
             function["strict"] = True
         made.append({"type": "function", "function": function})

@@ -36,7 +36,7 @@ from holdfast.models.attachments import EMPTY_FILE, attachment_bytes, is_text_ty
 from holdfast.models.contract import EFFORTS
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, token_count
-from holdfast.models.schemas import schema_prompt
+from holdfast.models.schemas import schema_prompt, with_bare_choices
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
@@ -77,16 +77,22 @@ def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelReq
     return dialect.WireRequest(path, body, {"content-type": "application/json"}, encoder.dropped)
 
 
+@dialect.IdentityCache
+def _declarations(tools: tuple[msg.ToolSpec, ...]) -> list[dict[str, Any]]:
+    schemas = [with_bare_choices(tool.parameters) for tool in tools]
+    return [
+        {"name": tool.name, "description": tool.description, "parametersJsonSchema": schema}
+        for tool, schema in zip(tools, schemas, strict=True)
+    ]
+
+
 def _fields(request: msg.ModelRequest, *, second_generation: bool) -> dict[str, Any]:
     """Make all fields but the messages."""
     settings, output = request.settings, request.output
     extra = dict(settings.extra or {})
     if "contents" in extra:
         raise InvalidArgument("extra", extra["contents"], "any field but 'contents', which is the conversation itself,")
-    declarations = [
-        {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
-        for tool in request.tools
-    ]
+    declarations = _declarations(request.tools)
     tools = [{"functionDeclarations": declarations}] if declarations else []
     tools += as_list(extra.pop("tools", None))
     system = [{"text": request.instructions}] if request.instructions else []

@@ -71,6 +71,29 @@ def _obeys(node: Any, rules: StrictSchemaRules, depth: int, properties: list[int
     return all(_obeys(value, rules, level, properties) for value, level in inner)
 
 
+# ---- choices as Google takes them ----
+
+
+def with_bare_choices(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a tool with no description beside an ``anyOf``, but in its first member.
+
+    Some APIs of Google refuse requests with anything beside it.
+    """
+    made = dict(schema)
+    for name, value in schema.items():
+        if name == "properties":
+            made[name] = {key: with_bare_choices(part) for key, part in as_dict(value).items()}
+        elif name in {"items", "additionalProperties"} and is_dict(value):
+            made[name] = with_bare_choices(value)
+        elif name == "anyOf":
+            made[name] = [with_bare_choices(as_dict(member)) for member in as_list(value)]
+    if made.keys() != {"anyOf", "description"} or not made["anyOf"]:
+        return made
+    first, *others = made["anyOf"]
+    words = [str(part["description"]) for part in (made, first) if part.get("description")]
+    return with_bare_choices({"anyOf": [{**first, "description": " ".join(words)}, *others]})
+
+
 # ---- the subset that Anthropic enforces ----
 
 _COPIED: Final = frozenset(("type", "title", "description", "enum", "const", "default", "required"))

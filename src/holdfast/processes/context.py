@@ -29,8 +29,8 @@ from holdfast.effects.keys import segment
 from holdfast.effects.performer import call_function
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import EffectScope, current_scope
-from holdfast.eventloop import cancel_all, spawn
-from holdfast.names import check_id, check_string
+from holdfast.eventloop import cancel_all, spawn, upkeep_context
+from holdfast.names import agent_session, check_id, check_string
 from holdfast.policy.hooks import TurnContext
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
@@ -46,7 +46,7 @@ from holdfast.runtime.turn import TurnReader
 from holdfast.runtime.waits import JournalWaits, failure_reason, wait_name
 from holdfast.store.inbox import STOP_KEY
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, Deferred
-from holdfast.turns.keys import DEFERRAL, input_number
+from holdfast.turns.keys import DEFERRAL, input_number, turn_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
@@ -185,8 +185,12 @@ class TurnWait:
         return found
 
     async def look(self) -> WaitAnswer | None:
-        reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=False)
-        ending = await reader.read()
+        reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=True)
+        try:
+            ending = await reader.read()
+        except errors.JournalMissing:
+            gone = {"turn": turn_id(self._turn.input), "status": "failed", "text": "", "value": None, "typed": False}
+            return WaitAnswer(encode_value(gone | {"message": "its session was forgotten"}))
         if ending is None:
             return None
         outcome = reader.outcome(ending, None)
@@ -393,7 +397,7 @@ class ProcessWaits:
         pending = self.pending[key] = _PendingWait(source, self._loop.create_future())
         if source.due is not None:
             delay = max(0.0, (source.due - self._performer.now()) / 1000)
-            pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
+            pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=upkeep_context())
         self.busy -= 1
         self.moved.set()
         try:
@@ -893,7 +897,7 @@ class ProcessContext(Generic[DepsT]):
         check_string("prompt", prompt)
         place, key = self._next_key(f"agent {name}"[:200])
         known = self._performer.idempotency_key(key)
-        asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
+        asked = agent_session(self.id, known) if session is None else check_id("session", session)
         made = self._state.registration
         untrusted = made is not None and made.taint is not None
 

@@ -234,11 +234,11 @@ class FunctionDrive(ProcessDrive):
         waits = self._waits = ProcessWaits(performer)
         crash_point("process.begun")
         body = self._begin(performer, self._call(performer, waits, made, procedure))
-        idle = spawn(waits.idle())
+        idle = spawn(waits.idle(), upkeep=True)
         try:
             await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             while not (body.done() or self._stopped.done() or waits.quiet):  # something has come since
-                idle = spawn(waits.idle())
+                idle = spawn(waits.idle(), upkeep=True)
                 await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             await self._finish(performer, waits, body)
         except asyncio.CancelledError:

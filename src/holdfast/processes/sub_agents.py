@@ -322,6 +322,12 @@ class SubAgents:
                 return True
         return False
 
+    def drop(self, session: str) -> None:
+        """Drop what is cached of a forgotten session."""
+        self._mandates.pop(session, None)
+        for known in [known for known in self._ended_usage if known.rpartition("@")[0] == session]:
+            del self._ended_usage[known]
+
     async def whole(self, line: Journal) -> SubtreeUsage:
         """The usage of one session with all sub-agents below it, which may outlive it."""
         found = SubtreeUsage()

@@ -11,7 +11,7 @@ import asyncio
 import re
 import secrets
 from collections import OrderedDict, deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -25,6 +25,7 @@ from holdfast.clock import Clock, wall_clock
 from holdfast.errors import CursorInvalid, JournalMissing, StoreClosed
 from holdfast.eventloop import spawn
 from holdfast.messages import Text, ToolCall, UserMessage, decode_reply, message_of_reply
+from holdfast.names import MAX_INT
 from holdfast.processes.state import ProcessState, task_status
 from holdfast.runtime.session_records import fetch_value
 from holdfast.turns import keys
@@ -326,7 +327,7 @@ class ChangeFeed:
         self._waiting.setdefault(what, []).append(found)
         self.readers += not ends
         if journal not in self.local and (self._looking is None or self._looking.done()):
-            self._looking = spawn(self._look())
+            self._looking = spawn(self._look(), upkeep=True)
         try:
             yield found
         finally:
@@ -372,7 +373,8 @@ class ChangeFeed:
             heads[ALL_JOURNALS] = await self.store.last_position()
         for what in waited:
             for found in list(self._waiting.get(what, ())):
-                if heads.get(what[0], 0) > found.head and not found.news.done():
+                gone = 0 < found.head < MAX_INT and what[0] not in heads  # forgotten: its reader finds out
+                if (gone or heads.get(what[0], 0) > found.head) and not found.news.done():
                     found.news.set_result(None)
 
     def _fail(self, error: Exception) -> None:
@@ -948,7 +950,7 @@ async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> Async
                 version = store.version
                 entries = None if buffer is None else buffer.records(seq)
                 if entries is None:
-                    with suppress(JournalMissing):
+                    with suppress(JournalMissing) if not seq else nullcontext():  # one that was read is forgotten
                         entries = [(entry.seq, entry.record) for entry in await store.read(session, after=seq)]
                 for number, kept in entries or ():
                     if (mirror := live.lacking(number)) is not None:

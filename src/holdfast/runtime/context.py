@@ -59,6 +59,11 @@ class MirroredMemory:
 
         return Memory(self._store, scope, by=by, changed=self._changed)
 
+    @property
+    def mirrored(self) -> bool:
+        """True if this runtime has, or may start, a mirror."""
+        return self._path is not None
+
     async def begin(self) -> None:
         """Start the mirror if the store has memory or the folder exists, and take in changes of its files."""
         if self._path is None:

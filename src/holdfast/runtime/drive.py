@@ -74,6 +74,8 @@ class JournalDrive:
             # A journal is missing if the input that makes it was refused.
             return
         except errors.Halted as halted:
+            if isinstance(halted.reason, errors.JournalMissing):  # it was forgotten
+                return
             raise halted.reason from halted.reason.__cause__
         finally:
             self._changes.local.discard(self.session)
@@ -92,7 +94,11 @@ class JournalDrive:
         """Called when news arrives, also during work."""
 
     def _on_loss(self, error: errors.HoldfastError) -> None:
-        """Called when another process has taken the lease."""
+        """Called when another process has taken the lease, or the journal was forgotten."""
+
+    def lose(self, error: errors.HoldfastError) -> None:
+        """Stop at once: the journal is no longer ours."""
+        self._on_loss(error)
 
     def _last_seen(self) -> int | None:
         """Wakes that need no other drive; None makes the engine look at the journal again."""

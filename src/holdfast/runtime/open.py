@@ -5,16 +5,17 @@ This module is quick to import: the runtime itself is loaded when one is opened.
 
 from __future__ import annotations
 
+import atexit
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar
 
 from holdfast.deps import NO_DEPS, provide_deps
 from holdfast.errors import RuntimeUnopened
 from holdfast.policy.limits import CONCURRENCY, LEASE_MS, MAX_CALLS, MISSING_TOOL_MS, TICK
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
     from datetime import timedelta
     from pathlib import Path
     from types import TracebackType
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 class RuntimeOpening:
-    """The result of `hf.open`, for `async with`. Any other use raises `RuntimeUnopened` with a hint."""
+    """The result of `hf.open`, for `async with` or `await`. Any other use raises `RuntimeUnopened` with a hint."""
 
     def __init__(self, entered: AbstractAsyncContextManager[Runtime]) -> None:
         self._entered = entered
@@ -50,8 +51,42 @@ class RuntimeOpening:
     ) -> bool | None:
         return await self._entered.__aexit__(kind, error, trace)
 
-    def __await__(self) -> NoReturn:
-        raise RuntimeUnopened("await")
+    def __await__(self) -> Generator[Any, None, Runtime]:
+        return self._open().__await__()
+
+    async def _open(self) -> Runtime:
+        """Open without a block: ``await runtime.close()`` closes the runtime and its store."""
+        import asyncio  # a process that opens no runtime loads none of these
+
+        from holdfast.eventloop import cancel_all, spawn
+        from holdfast.runtime.runtime import close_after
+
+        opened: asyncio.Future[Runtime] = asyncio.get_running_loop().create_future()
+        closing = asyncio.Event()
+
+        async def hold() -> None:
+            async with self._entered as runtime:
+                close_after(runtime, close)
+                _unclosed[self] = str(runtime.store.path or "in memory")
+                opened.set_result(runtime)
+                await closing.wait()
+
+        async def close() -> None:
+            if asyncio.current_task() is not holder:  # otherwise its loop ends, and cancels it
+                _unclosed.pop(self, None)
+                closing.set()
+                await holder
+
+        # One task enters and leaves, as libraries with cancel scopes demand; cells of a notebook are different tasks.
+        holder = spawn(hold())
+        try:
+            await asyncio.wait((opened, holder), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await cancel_all((holder,))
+            raise
+        if not opened.done():
+            await holder  # raises what opening raised
+        return opened.result()
 
     def __enter__(self) -> NoReturn:
         raise RuntimeUnopened("with")
@@ -63,6 +98,22 @@ class RuntimeOpening:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise RuntimeUnopened(name)
+
+
+_unclosed: Final[dict[RuntimeOpening, str]] = {}
+"""The stores of the runtimes that were opened with `await`, until they are closed."""
+
+
+@atexit.register
+def _warn_of_unclosed() -> None:
+    import logging  # rarely needed
+
+    for store in _unclosed.values():
+        logging.getLogger("holdfast.runtime").warning(
+            "the runtime on the store %s was not closed: nothing is lost, and what it did not finish resumes when the "
+            "store is opened again; end with 'await runtime.close()'",
+            store,
+        )
 
 
 def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> Callable[P, RuntimeOpening]:
@@ -95,12 +146,14 @@ async def open(
     processes: Sequence[AnyProcess] = (),
     deps: DepsSource[T] = NO_DEPS,
     retention: timedelta | float | None = None,
+    session_retention: timedelta | float | None = None,
     gate_interval: timedelta | float = TICK,
     missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
     telemetry: Telemetry | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
+    In a notebook, ``runtime = await hf.open(...)`` opens it without a block; close it with ``await runtime.close()``.
     Opening resumes interrupted work at once. With `drive=False` the runtime only reads and accepts: another process
     does the work.
 
@@ -120,9 +173,10 @@ async def open(
 
     `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in all records and output; `processes` are
     the durable functions that may run. `retention` prunes older processes and trigger records while the runtime is
-    open; without it all are kept. `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3,
-    output=15)}``, in dollars per million tokens. `telemetry` (`hf.telemetry.Telemetry`) exports spans of all turns,
-    model calls, tool calls and processes that this runtime drives.
+    open, `session_retention` sessions that have not changed for so long; without them all are kept. `prices` take
+    precedence over the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, in dollars per million tokens.
+    `telemetry` (`hf.telemetry.Telemetry`) exports spans of all turns, model calls, tool calls and processes that this
+    runtime drives.
     """
     from holdfast.eventloop import rare_collections  # a process that opens no runtime loads none of these
     from holdfast.runtime.runtime import Runtime, check_workspaces, count_driver
@@ -149,7 +203,8 @@ async def open(
                 inline_budget=inline_budget,
                 processes=processes,
                 deps=provided,
-                retention=retention,
+                process_retention=retention,
+                session_retention=session_retention,
                 gate_interval=gate_interval,
                 missing_tool_deadline=missing_tool_deadline,
                 telemetry=telemetry,

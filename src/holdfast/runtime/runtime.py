@@ -1,12 +1,11 @@
 """`Runtime`: one open store with its agents. It resumes interrupted work, drives sessions, and serves observers.
 
-This module also prunes by retention and checks that no tool can reach the files of the store.
+This module also checks that no tool can reach the files of the store.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import shlex
@@ -26,7 +25,7 @@ from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_
 from holdfast.policy import limits, rules
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.processes import service, sub_agents, tasks
-from holdfast.runtime import attachments, budgets, context, deferrals, session_driver, session_records
+from holdfast.runtime import attachments, budgets, context, deferrals, retention, session_driver, session_records
 from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
 from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
@@ -57,33 +56,14 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
+    from holdfast.store.retention import Forgotten
+    from holdfast.store.sqlite.backup import BackupReport
     from holdfast.telemetry import Telemetry
     from holdfast.triggers.definition import Source, TriggerOptions
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_retention_log: Final = logging.getLogger("holdfast.retention")
-PRUNE_INTERVAL: Final = 600.0
-"""Pause between two rounds, in seconds."""
-PRUNE_BATCH: Final = 500
-"""Processes that one round prunes at most."""
-NEXT_BATCH_DELAY: Final = 1.0
-
-
-async def _prune_regularly(processes: service.Processes, triggers: Triggers, seconds: float) -> None:
-    """Prune older processes and trigger records while the runtime is open."""
-    while True:
-        more = False
-        try:
-            report = await processes.prune(seconds, limit=PRUNE_BATCH)
-            await triggers.prune(older_than=seconds)
-            more = report.pruned >= PRUNE_BATCH
-        except errors.StoreClosed:
-            return
-        except Exception as error:  # the next round tries again
-            _retention_log.warning("pruning failed, the next round tries again: %s", error)
-        await asyncio.sleep(NEXT_BATCH_DELAY if more else PRUNE_INTERVAL)
 
 
 def check_workspaces(agents: Sequence[Agent], store: Path | str | None) -> None:
@@ -151,7 +131,8 @@ class Runtime:
     """One open store with the agents that may run on it; a context manager.
 
     Opening resumes interrupted work. Closing lets short work finish, leaves the rest for the next runtime, and takes
-    less than five seconds; it does not close the store. `only` names the one session to drive.
+    less than five seconds; it closes the store only if ``await hf.open(...)`` opened both. `only` names the one session
+    to drive.
     """
 
     def __init__(
@@ -170,7 +151,8 @@ class Runtime:
         inline_budget: timedelta | float | None = None,
         secrets: SecretsInput = None,
         processes: Sequence[definition.AnyProcess] = (),
-        retention: timedelta | float | None = None,
+        process_retention: timedelta | float | None = None,
+        session_retention: timedelta | float | None = None,
         gate_interval: timedelta | float = limits.TICK,
         missing_tool_deadline: timedelta | float = limits.MISSING_TOOL_MS / 1000,
         telemetry: Telemetry | None = None,
@@ -224,18 +206,25 @@ class Runtime:
         """Durable functions and their runs."""
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
-        self._retention = None if retention is None else rules.milliseconds(retention) / 1000
+        self._retention = tuple(
+            None if kept is None else rules.milliseconds(kept) / 1000 for kept in (process_retention, session_retention)
+        )
         self._pruning: asyncio.Task[None] | None = None
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._loading_prices: asyncio.Task[bool] | None = None
+        self._close_rest: Callable[[], Awaitable[object]] | None = None
         if telemetry is not None:
             from holdfast.telemetry import make_tracer  # OpenTelemetry only where it is wanted
 
             self._context.changes.tracer = make_tracer(store, telemetry)
 
     async def __aenter__(self) -> Self:
+        if self._close_rest is not None:
+            return self  # ``async with await hf.open(...)``: it is open
         self._sessions.loop = asyncio.get_running_loop()
+        if (watch := getattr(self.store.clock, "watch", None)) is not None:
+            watch(self.store)  # a clock that tests advance
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
@@ -248,8 +237,9 @@ class Runtime:
             await budgets.count_older_spending(self.store)
             self._engine.start()
         await self.processes.begin()
-        if self._retention is not None and self._engine is not None:
-            self._pruning = eventloop.spawn(_prune_regularly(self.processes, self.triggers, self._retention))
+        if any(kept is not None for kept in self._retention) and self._engine is not None:
+            pruning = retention.prune_regularly(self._context, self.processes, self.triggers, *self._retention)
+            self._pruning = eventloop.spawn(pruning, upkeep=True)
         return self
 
     async def __aexit__(
@@ -263,6 +253,14 @@ class Runtime:
             return
         self._sessions.check_loop()
         self._sessions.closed = True
+        try:
+            await self._stop(grace)
+        finally:
+            rest, self._close_rest = self._close_rest, None
+            if rest is not None:
+                await rest()
+
+    async def _stop(self, grace: float) -> None:
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
         if self._pruning is not None:
@@ -345,6 +343,48 @@ class Runtime:
     ) -> list[Journal]:
         """List sessions, the last changed first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
+
+    async def forget(
+        self,
+        session: str,
+        *,
+        forks: bool = False,
+        memory: Sequence[str] | None = None,
+        keep_hash: bool = False,
+        dry_run: bool = False,
+    ) -> Forgotten:
+        """Remove a session and everything that belongs to it, in one transaction, also while it runs.
+
+        With it go its sub-agents, background work, waits, inbox, notifications, the attachments that no other session
+        has, and the memory of its scope: the one with its id, or those named in `memory`. What it spent stays counted
+        for its agent, without the id. Forks read from it, so they raise `SessionForked` unless `forks` go too. With
+        `keep_hash` the ids are refused from now on; only a keyed hash of each is stored. docs/keeping.md says what is
+        promised about the bytes on the disk.
+        """
+        self._sessions.check_loop()
+        return await retention.forget_session(
+            self._context, session, forks=forks, memory=memory, keep_hash=keep_hash, dry_run=dry_run
+        )
+
+    async def prune_sessions(
+        self, older_than: timedelta | float, *, dry_run: bool = False, limit: int | None = None
+    ) -> retention.SessionPruneReport:
+        """Forget the sessions that have not changed for so long, at most `limit`. Memory stays.
+
+        A session that waits, runs, or has something to do is kept, and so is one with a fork.
+        """
+        self._sessions.check_loop()
+        return await retention.prune_sessions(self._context, older_than, dry_run=dry_run, limit=limit)
+
+    async def backup(self, path: Path | str, *, with_key: bool = True) -> BackupReport:
+        """Copy one state of the store into the new file `path`, and examine the copy; nobody waits for it.
+
+        `BackupRefused` if the file exists. The key file of the store goes along as ``PATH.key`` unless `with_key` is
+        False: without it the copy is opened only with that key. A restored copy takes the place of the store: two that
+        go on from one state would both do what is left to do.
+        """
+        self._sessions.check_loop()
+        return await self.store.backup(path, budgets.spend_of_record, with_key=with_key)
 
     async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""
@@ -647,6 +687,11 @@ class Runtime:
     def active(self) -> int:
         """Number of sessions that are being driven."""
         return 0 if self._engine is None else self._engine.active
+
+
+def close_after(runtime: Runtime, rest: Callable[[], Awaitable[object]]) -> None:
+    """Let `runtime.close` call `rest` at its end, which closes what was opened for it."""
+    runtime._close_rest = rest  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def context_of(runtime: Runtime) -> context.RuntimeContext:

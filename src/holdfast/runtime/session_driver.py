@@ -456,7 +456,8 @@ class SessionDrive(drive.JournalDrive):
         due = min((due for due in dues if due is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
-            self._alarm = asyncio.get_running_loop().call_later(min(delay, 30.0), self.notify)
+            context = eventloop.upkeep_context()
+            self._alarm = asyncio.get_running_loop().call_later(min(delay, 30.0), self.notify, context=context)
 
     # ---- one turn ----
 

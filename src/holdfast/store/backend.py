@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, UsageError
+from holdfast.errors import BackupRefused, HoldfastError, StoreBusy, StoreClosed, UsageError
 from holdfast.store.contract import Command, Owner, Reader, StoreLimits
 from holdfast.store.lease import current_owner
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from holdfast.store.spending import SpendOf
+    from holdfast.store.sqlite.backup import BackupReport
     from holdfast.store.sqlite.sockets import StoreSockets
 
 
@@ -125,6 +127,15 @@ class Backend:
     async def read(self, query: Callable[[Reader], T]) -> T:
         """Run `query` on a consistent state, in a thread if it can block."""
         raise NotImplementedError
+
+    @property
+    def wiped(self) -> bool:
+        """False while bytes of forgotten sessions may still be in a log of this store."""
+        return True
+
+    async def backup(self, target: Path, spend_of: SpendOf | None, *, with_key: bool) -> BackupReport:
+        """Copy the store into a new file, if it is in a file."""
+        raise BackupRefused(target, "only a store in a file can be backed up")
 
     @property
     def version(self) -> int:

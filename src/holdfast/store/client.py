@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 import msgspec
@@ -26,12 +27,11 @@ from holdfast.store.folds import JournalPage, SaveFold
 from holdfast.store.lease import is_gone
 from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, words_of
 from holdfast.store.notifications import Notification, NotificationState, Notify, SettledByHand
-from holdfast.store.retention import Collected, Purged, Tombstone
+from holdfast.store.retention import Collected, Forgotten, Purged, Tombstone
 from holdfast.store.spending import DailySpend, Spend, SpendOf
 from holdfast.store.waits import AddRule, StoredRule
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from holdfast.clock import Clock
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.store.folds import Fold
     from holdfast.store.inbox import AdmissionWindow, RefusedInput
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
+    from holdfast.store.sqlite.backup import BackupReport
     from holdfast.store.sqlite.sockets import StoreSockets
     from holdfast.store.transaction import Transaction
 
@@ -981,6 +982,8 @@ class Store:
         """
         position = await self.last_position()
         rows = await self._count_spending(spend_of, position, strict=True)
+        forgotten, _ = await self._read(lambda reader: reader.spending.forgotten())
+        rows = spending.sum_by_agent_and_day([*rows, *forgotten])
         await self._call(lambda tx: spending.replace_spending(tx, rows, position))
 
     async def _count_spending(self, spend_of: SpendOf, upto: int, *, strict: bool) -> tuple[DailySpend, ...]:
@@ -1169,6 +1172,34 @@ class Store:
         days = tuple(sorted((spent or {}).items()))
         return await self._submit(retention.PruneJournal(journal, head, detail, key, days))
 
+    async def forget_session(
+        self,
+        session: str,
+        spend_of: SpendOf,
+        *,
+        forks: bool = False,
+        memory: Sequence[str] | None = None,
+        keep_hash: bool = False,
+        idle_since: int | None = None,
+        dry_run: bool = False,
+    ) -> Forgotten:
+        """Remove a session with its forks, sub-agents, processes, attachments and memory, also while it is driven.
+
+        `SessionForked` if others were forked from it, unless `forks` are to go too; `ForgetRefused` for a session that
+        works for another one. `memory` names the scopes that go with it, by default those with the ids of the sessions.
+        With `keep_hash` the ids are refused from now on. With `idle_since`, `JournalInUse` if something of it waits,
+        runs, or has changed since. `spend_of` is the spending of each record, which stays counted without the id.
+        """
+        check_id("session", session)
+        _check_optional(check_int, "idle since", idle_since)
+        scopes = None
+        if memory is not None:
+            given = _list_of("memory", memory, "a list of scopes")
+            scopes = tuple(check_name("memory scope", scope) for scope in given)
+        said = (bool(forks), scopes, bool(keep_hash), idle_since, bool(dry_run))
+        forgotten = await self._submit(retention.ForgetSession(session, spend_of, *said))
+        return forgotten if dry_run else replace(forgotten, wiped=self._backend.wiped)
+
     async def trim_journal(self, lease: Lease, seq: int) -> int:
         """Remove the records of a journal up to `seq`; answers how many. The last record always stays."""
         check_int("record", seq)
@@ -1255,6 +1286,16 @@ class Store:
             collected += await self._call(collect)
             last = digests[-1]
         return collected
+
+    async def backup(self, path: Path | str, spend_of: SpendOf | None = None, *, with_key: bool = True) -> BackupReport:
+        """Copy one state of this store into a new file, while it is in use, and examine the copy.
+
+        `BackupRefused` if the file exists or can't be written, or the store is in memory. The key file goes along as
+        ``PATH.key`` unless `with_key` is False.
+        """
+        if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise errors.InvalidArgument("path", path, "a path that a file can have")
+        return await self._backend.backup(Path(path), spend_of, with_key=bool(with_key))
 
     # ---- changes ----
 

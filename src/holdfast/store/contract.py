@@ -224,7 +224,7 @@ class Input(msgspec.Struct, frozen=True):
     body: bytes
     at: int
     head: int = 0
-    """The head of the journal at the acceptance: its turn begins later. 0 for inputs of schema 6 and older."""
+    """The head of the journal at the acceptance: its turn begins later. 0 for inputs of schema 7 and older."""
 
 
 class NewJournal(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.clock import boot_id
-from holdfast.errors import Fenced, HoldfastError, StoreError
-from holdfast.eventloop import spawn
+from holdfast.errors import Fenced, HoldfastError, JournalMissing, StoreError
+from holdfast.eventloop import spawn, upkeep_context
 from holdfast.store.contract import Lease, Owner
 
 if TYPE_CHECKING:
@@ -79,14 +79,15 @@ class LeaseHolder:
 
     def _renew_later(self) -> None:
         def renew() -> None:
-            self._renewing = spawn(self._renew())
+            self._renewing = spawn(self._renew(), upkeep=True)
 
-        self._timer = self._loop.call_later(self.lease.ttl_ms / 1000 / _RENEWALS_PER_TERM, renew)
+        pause = self.lease.ttl_ms / 1000 / _RENEWALS_PER_TERM
+        self._timer = self._loop.call_later(pause, renew, context=upkeep_context())
 
     async def _renew(self) -> None:
         try:
             await self._store.renew(self.lease)
-        except Fenced as error:
+        except (Fenced, JournalMissing) as error:  # missing: it was forgotten
             if not self.lost.done():
                 self.lost.set_result(error)
             return

@@ -1,6 +1,7 @@
 """Retention: everything that removes rows from a store.
 
 - *prune* removes a whole journal that has ended and leaves a tombstone;
+- *forget* removes a session with everything that belongs to it, and leaves no id;
 - *trim* removes the oldest records of a journal, and empties or removes what belongs to them (inputs, waits);
 - *purge* removes rows whose time is over: finished notifications, expired memory;
 - *collect* removes blobs that no record, input or attachment refers to.
@@ -14,16 +15,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import CollectionRefused, InvalidNumber, JournalInUse
-from holdfast.store import memories
+from holdfast.errors import CollectionRefused, ForgetRefused, InvalidNumber, JournalInUse, SessionForked
+from holdfast.names import MAX_INT, PROCESS_PREFIX
+from holdfast.store import memories, spending
 from holdfast.store.contract import Command, JournalRow, Lease, Reader
 from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.records import JournalKind, Status
-    from holdfast.store.spending import Spend, SpendingAudit
+    from holdfast.store.spending import Spend, SpendingAudit, SpendOf
     from holdfast.store.transaction import Transaction
 
 
@@ -78,6 +80,24 @@ class Collected(msgspec.Struct, frozen=True):
         return Collected(self.blobs + other.blobs, self.bytes + other.bytes, self.dry_run)
 
 
+class Forgotten(msgspec.Struct, frozen=True):
+    """What was removed with a forgotten session, or would be in a dry run."""
+
+    session: str
+    journals: tuple[str, ...]
+    """The session, its forks and sub-agents, and the processes that worked for them."""
+    records: int
+    attachments: int
+    """Attachments and large values that nothing else refers to; not counted in a dry run."""
+    memories: int
+    """Entries of memory."""
+    dry_run: bool = False
+    wiped: bool = False
+    """The bytes have left the file and its log. If not, a reader of another program keeps the log; the store tries
+    again after each write, and when it is closed or opened.
+    """
+
+
 class CollectionBasis(msgspec.Struct, frozen=True):
     """The facts that decide if blobs may be collected."""
 
@@ -122,6 +142,81 @@ class PruneJournal(Command[Tombstone], frozen=True):
         )
         table.bury(row, stone)
         return stone
+
+
+class ForgetSession(Command[Forgotten], frozen=True):
+    """Remove a session with everything that belongs to it, also while it is driven: its holder can't write any more."""
+
+    session: str
+    spend_of: SpendOf
+    """The spending of each record: what was spent stays counted."""
+    forks: bool = False
+    memory: tuple[str, ...] | None = None
+    """The scopes of memory that go with it; None: those with the ids of the sessions."""
+    keep_hash: bool = False
+    """Refuse the ids from now on."""
+    idle_since: int | None = None
+    """Only if nothing of it waits, runs, or has changed since this time (wall milliseconds)."""
+    dry_run: bool = False
+
+    def apply(self, tx: Transaction) -> Forgotten:
+        table, memory = tx.rows.retention, tx.rows.memories
+        rows = self._family(tx, tx.journal(self.session))
+        if self.idle_since is not None:
+            for row in rows:
+                check_idle(tx, row, self.idle_since)
+        stones = [stone for row in rows for stone in table.tombstones_of(row.id)]
+        scopes = self.memory if self.memory is not None else tuple(row.id for row in rows if row.kind == "session")
+        ids = tuple(row.id for row in rows)
+        if self.dry_run:
+            memories = sum(map(memory.count, scopes))
+            return Forgotten(self.session, ids, sum(row.head - row.base for row in rows), 0, memories, dry_run=True)
+        self._keep_spending(tx, rows, stones)
+        removed, blobs = table.forget(rows, ids, max(row.epoch for row in rows))
+        memories = sum(map(memory.forget, scopes))
+        for id in (*ids, *(stone.journal for stone in stones)) if self.keep_hash else ():
+            table.refuse_id(id, tx.now.wall)
+        return Forgotten(self.session, ids, removed, blobs, memories)
+
+    def _family(self, tx: Transaction, row: JournalRow) -> list[JournalRow]:
+        """The session and all journals that belong to it; `ForgetRefused` if it can't be forgotten."""
+        if row.kind != "session":
+            raise ForgetRefused(row.id, "it is no session; processes are pruned")
+        if row.session is not None:
+            raise ForgetRefused(row.id, f"it works for {row.session!r}; forget that one")
+        table = tx.rows.retention
+        found, left, forks = {row.id: row}, [row], list[str]()
+        while left:
+            row = left.pop()
+            below, forked = table.working_for(row.id), table.forks_of(row.id)
+            if row.kind == "session":
+                below += [made for stone in table.tombstones_of(row.id) for made in _agent_sessions(tx, stone.journal)]
+            else:
+                below += _agent_sessions(tx, row.id)
+            forks += forked
+            for journal in (*below, *forked):
+                if journal not in found:
+                    found[journal] = tx.journal(journal)
+                    left.append(found[journal])
+        if forks and not self.forks:
+            raise SessionForked(self.session, tuple(sorted(forks)))
+        return list(found.values())
+
+    def _keep_spending(self, tx: Transaction, rows: Sequence[JournalRow], stones: Sequence[Tombstone]) -> None:
+        """Keep what the records have spent, which is counted already, for later audits and counts."""
+        reader, since = tx.rows.reader(), tx.rows.spending.since()
+        spends, unsure = spending.spent_in_all(reader, rows, self.spend_of, MAX_INT)
+        for stone in stones:
+            spends += [spending.DailySpend(stone.agent, day, spend) for day, spend in stone.spent]
+        tx.rows.spending.forget(spends, unsure)
+        if since:  # records of an older schema were not counted, and can't be any more
+            for row in spending.spent_in_all(reader, rows, self.spend_of, since)[0]:
+                tx.rows.spending.add(row.agent, row.day, row.spend)
+
+
+def _agent_sessions(tx: Transaction, process: str) -> list[str]:
+    id = process.removeprefix(PROCESS_PREFIX)
+    return [] if id == process else tx.rows.retention.sessions_of(id)
 
 
 def trim_journal(tx: Transaction, lease: Lease, seq: int) -> int:
@@ -174,6 +269,19 @@ def check_prunable(row: JournalRow, command: PruneJournal, *, held: bool) -> Non
         raise JournalInUse(row.id, f"it has gone on to {row.head:,} since it was looked at")
 
 
+def check_idle(tx: Transaction, row: JournalRow, since: int) -> None:
+    """Raise `JournalInUse` unless nothing of this journal waits or runs, and it has not changed since a time."""
+    row.check_served()
+    if row.status in {"running", "waiting"}:
+        raise JournalInUse(row.id, f"it is {row.status}")
+    if row.owner is not None and row.lease_left(tx.now) > 0 and not is_gone(row.owner):
+        raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
+    if row.has_work() or row.notices or tx.rows.count_pending(row):
+        raise JournalInUse(row.id, "something came for it that nobody has seen to")
+    if row.updated >= since:
+        raise JournalInUse(row.id, "it has changed since")
+
+
 def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
     """Raise `CollectionRefused` if the store can't see which blobs are needed."""
     if basis.damaged is not None:
@@ -188,7 +296,7 @@ def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
 
 
 def audit_tombstones(
-    reader: Reader, rows: Iterable[JournalRow], spending: SpendingAudit
+    reader: Reader, rows: Iterable[JournalRow], tally: SpendingAudit
 ) -> Iterator[tuple[str, str, str]]:
     """Violated invariants of the tombstones: rule, place, finding. Adds their spending to the spending audit."""
     alive = {row.id for row in rows}
@@ -197,10 +305,10 @@ def audit_tombstones(
         where = f"{stone.journal}/tombstone"
         if not sound:
             yield "checksum", where, "the tombstone does not match its checksum"
-            spending.doubt(stone.agent)
+            tally.doubt(stone.agent)
             continue
         if stone.journal in alive:
             yield "tombstone", where, "it was pruned, but it is there"
         if not 0 < stone.pos <= last:
             yield "tombstone", where, f"its last record stood at {stone.pos}, but the store has come to {last}"
-        spending.add_days(stone.agent, stone.pos, stone.spent)
+        tally.add_days(stone.agent, stone.pos, stone.spent)

@@ -15,7 +15,7 @@ from msgspec.structs import astuple, replace
 from holdfast import records
 from holdfast.clock import Stopwatch
 from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, RecordUnreadable, StoreBusy
-from holdfast.names import check_int
+from holdfast.names import MAX_INT, check_int
 from holdfast.records import Blob, Handed, Opened, Record
 
 if TYPE_CHECKING:
@@ -224,6 +224,22 @@ def _spent_in(reader: Reader, row: JournalRow, spend_of: SpendOf, upto: int, *, 
         agent = record.agent if isinstance(record, Handed) else agent
 
 
+def spent_in_all(
+    reader: Reader, rows: Iterable[JournalRow], spend_of: SpendOf, upto: int
+) -> tuple[list[DailySpend], list[str | None]]:
+    """Spending of these journals up to a position, and the agents of those with damaged records."""
+    spends: list[tuple[str | None, int, Spend]] = []
+    unsure: list[str | None] = []
+    for row in rows:
+        try:
+            found = list(_spent_in(reader, row, spend_of, upto, strict=True))
+        except (BlobCorrupt, JournalCorrupt, RecordUnreadable, ValueError):
+            found = list(_spent_in(reader, row, spend_of, upto, strict=False))
+            unsure += {row.agent, *(one.agent for one in found)}
+        spends += found
+    return list(sum_by_agent_and_day(spends)), unsure
+
+
 class SpendingAudit:
     """Counts spending during an audit, which reads all records anyway; without `spend_of` it counts nothing."""
 
@@ -260,6 +276,10 @@ class SpendingAudit:
 
     def findings(self) -> Iterator[tuple[str, str, str]]:
         """Violated invariants of the listed spending, also against the records: rule, place, finding."""
+        forgotten, unsure = self._reader.spending.forgotten()
+        for row in forgotten:
+            self.add_days(row.agent, MAX_INT, [(row.day, row.spend)])
+        self._unsure.update(unsure)
         days: dict[tuple[str | None, int], Spend] = {}
         wholes: dict[str | None, Spend] = {}
         sums: dict[str | None, Spend] = {}

@@ -64,13 +64,19 @@ class Transaction:
         return row
 
     def refuse_pruned_id(self, journal: str, opening: OpenJournal | None = None, digest: str | None = None) -> None:
-        """Raise if this id belonged to a pruned journal. `digest` recognises a repeated start."""
+        """Raise if this id belonged to a pruned journal, or is refused because its session was forgotten.
+
+        `digest` recognises a repeated start.
+        """
         stone = self.rows.retention.find(journal)
         if stone is not None:
             if opening is not None:
                 check_opening(stone, opening)
             same = digest is not None and digest == stone.digest
             raise errors.JournalPruned(journal, stone.detail, stone.at, same=same)
+        at = self.rows.retention.forgotten_at(journal)
+        if at is not None:
+            raise errors.JournalForgotten(journal, at)
 
     def leased_journal(self, lease: Lease | notifications.DeliverNotifications) -> JournalRow:
         """The row of a served journal whose lease has not moved on."""
@@ -111,6 +117,7 @@ class Transaction:
         at = self.now.wall
         row = JournalRow(0, opening.journal, opening.kind, opening.agent, "idle", 1, at, at)
         row.role, row.session = opening.role, opening.session
+        row.epoch = self.rows.retention.epoch_floor()
         if parent is not None:
             row.parent, row.parent_seq, row.inputs = parent.id, parent_seq, parent.inputs
         row = self.rows.add_journal(row)

@@ -21,10 +21,12 @@ def arm_from_environment() -> None:
     at = os.environ.get("HOLDFAST_CRASH_AT", "")
     trace = os.environ.get("HOLDFAST_CRASH_TRACE", "")
     if at or trace:
-        crashpoints.arm(_CrashTrigger(at, trace))
+        crashpoints.arm(CrashTrigger(at, trace))
 
 
-class _CrashTrigger:
+class CrashTrigger:
+    """Ends the process at a crash point, and writes the names of those that it reaches."""
+
     def __init__(self, at: str, trace: str) -> None:
         name, _, count = at.rpartition(":")
         self._name = name

@@ -66,14 +66,26 @@ class ScriptedDelay(msgspec.Struct, frozen=True):
     reply: ScriptItem
 
 
+class ScriptedPace(msgspec.Struct, frozen=True):
+    """A reply whose pieces come with a pause before each."""
+
+    seconds: float
+    reply: ScriptItem
+
+
 ScriptPart: TypeAlias = str | ScriptedCall | ScriptedStream | Part
 ScriptFailure: TypeAlias = ScriptedCut | ScriptedError | BaseException
-ScriptReply: TypeAlias = ScriptPart | Sequence[ScriptPart] | ScriptedReply | ScriptedDelay | ModelReply | ScriptFailure
+ScriptReply: TypeAlias = (
+    ScriptPart | Sequence[ScriptPart] | ScriptedReply | ScriptedDelay | ScriptedPace | ModelReply | ScriptFailure
+)
 ScriptFunction: TypeAlias = Callable[[ModelRequest], ScriptReply | Awaitable[ScriptReply]]
 ScriptItem: TypeAlias = ScriptReply | ScriptFunction
 _PART_TYPES: Final = (str, ScriptedCall, ScriptedStream, Text, Reasoning, Refusal, ToolCall, Attachment)
 _REPLY_TYPES: Final = (*_PART_TYPES, ScriptedCut, ScriptedError, ModelReply, BaseException)
-_ACCEPTED: Final = "text(), call(), a list of these, reply(), cut(), error(), delayed(), an exception or a function"
+_PIECES: Final = (messages.TextChunk, messages.ReasoningChunk, messages.CallChunk)
+_ACCEPTED: Final = (
+    "text(), call(), a list of these, reply(), cut(), error(), delayed(), paced(), an error or a function"
+)
 
 
 def text(words: str) -> Text:
@@ -116,6 +128,11 @@ def delayed(seconds: float, item: ScriptItem, /) -> ScriptedDelay:
     return ScriptedDelay(check_number("delay", seconds), item)
 
 
+def paced(seconds: float, item: ScriptItem, /) -> ScriptedPace:
+    """Pause before each piece of a reply: the chunks of a `stream`, each call, each text."""
+    return ScriptedPace(check_number("pace", seconds), item)
+
+
 class ScriptedModel:
     """Answers from a script: a list with one item for each model call of a conversation, or one function for all.
 
@@ -141,21 +158,27 @@ class ScriptedModel:
         if len(self.requests) > self._keep:
             del self.requests[0]
         position = position_of(request)
-        events = self.fixed.get(position)
+        events, pace = self.fixed.get(position), 0.0
         if events is None:
-            events = await self._make(request, position)
+            events, pace = await self._make(request, position)
         for event in events:
+            if pace and isinstance(event, _PIECES):
+                await asyncio.sleep(pace)
             yield event
 
     async def respond(self, request: ModelRequest) -> ModelReply:
         return await respond(self, request)
 
-    async def _make(self, request: ModelRequest, position: int) -> tuple[messages.StreamEvent, ...]:
+    async def _make(self, request: ModelRequest, position: int) -> tuple[tuple[messages.StreamEvent, ...], float]:
+        """The events of a reply, and the pause before each piece."""
         item = said = self._item(position)
-        while callable(said) or isinstance(said, ScriptedDelay):
+        pace = 0.0
+        while callable(said) or isinstance(said, ScriptedDelay | ScriptedPace):
             if isinstance(said, ScriptedDelay):
                 await asyncio.sleep(said.seconds)
                 said = said.reply
+            elif isinstance(said, ScriptedPace):
+                pace, said = said.seconds, said.reply
             else:
                 given = said(request)
                 given = await given if inspect.isawaitable(given) else given
@@ -166,11 +189,11 @@ class ScriptedModel:
             raise said.with_traceback(None)
         if isinstance(said, ScriptedCut):
             start = messages.StreamStart(self.name)
-            return (start, messages.TextChunk(said.text)) if said.text else (start,)
+            return ((start, messages.TextChunk(said.text)) if said.text else (start,)), pace
         events = _events(said, position, self.name)
         if said is item:
             self.fixed[position] = events
-        return events
+        return events, pace
 
     def _item(self, position: int) -> ScriptItem:
         if self._function is not None:
@@ -202,7 +225,7 @@ def _check_item(item: object, what: str) -> ScriptItem:
             if not isinstance(part, _PART_TYPES):
                 wanted = "text(), stream(), refusal(), call(), or a part of a message"
                 raise InvalidArgument(f"a part of {what}", part, wanted)
-    elif isinstance(item, ScriptedDelay):
+    elif isinstance(item, ScriptedDelay | ScriptedPace):
         _check_item(item.reply, what)
     elif isinstance(item, type) or not (isinstance(item, _REPLY_TYPES) or callable(item)):
         raise InvalidArgument(what, item, _ACCEPTED)

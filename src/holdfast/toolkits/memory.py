@@ -153,8 +153,28 @@ def render_list(path: str, entries: list[MemoryEntry], left: int) -> str:
     return fence(f"The files in {path}, with their sizes in bytes.", lines, foot)
 
 
+def render_found(words: str, entries: list[MemoryEntry]) -> str:
+    """The files that contain the words, each with a line that has one of them."""
+    if not entries:
+        return "No file has all these words. Try fewer, or view '/memories'."
+    wanted = [word.casefold() for word in words.split()]
+    lines = [f"{path_of_key(entry.key)}: {_line_with(wanted, entry.value)[:EXCERPT_CHARS]}" for entry in entries]
+    foot = f"Only the best {MAX_FOUND} are shown; search for more words." if len(entries) == MAX_FOUND else ""
+    return fence("The files with all these words, the best match first, each with a line of it.", lines, foot)
+
+
+def _line_with(words: Sequence[str], text: str) -> str:
+    """The first line with one of the words, or else the first line."""
+    lines = text.split("\n")
+    return next((line for line in lines if any(word in line.casefold() for word in words)), lines[0])
+
+
 MAX_LISTED: Final = 500
 """Most files of one list."""
+MAX_FOUND: Final = 20
+"""Most files that a search finds."""
+EXCERPT_CHARS: Final = 200
+"""Longest line shown of a file that was found."""
 
 
 class MemoryCommands:
@@ -193,6 +213,12 @@ class MemoryCommands:
         listed = render_list(path.rstrip("/"), shown, count - len(shown))
         notes = [f"{path_of_key(key)} is damaged and can't be read." for key in damaged[:MAX_LISTED]]
         return "\n".join([listed, *notes])
+
+    async def search(self, words: str) -> str:
+        """The files with all these words, the best match first."""
+        if not words.strip():
+            raise ToolRetry("search needs query: the words to search for. Call it again with some.")
+        return render_found(words, await self._memory.search(words, MAX_FOUND))
 
     async def create(self, path: str, text: str) -> str:
         key = parse_file_key(path)
@@ -327,7 +353,7 @@ def memory(
     """Let an agent remember: makes the tool `memory`, with the commands that models know.
 
     `source` is a scope, a memory, or a function that returns one of these for a call, for example one scope per
-    customer. With `write=False` the agent can only view. Each change names the call that made it.
+    customer. With `write=False` the agent can only view and search. Each change names the call that made it.
     """
     if isinstance(source, str):
         names.check_name("memory scope", source)
@@ -347,9 +373,10 @@ def _reading_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
     @tool("memory", read_only=True, untrusted=True, reach=_REACH)
     async def memory(
         ctx: CallContext,
-        command: Literal["view"] = "view",
+        command: Literal["view", "search"] = "view",
         path: str = "/memories",
         view_range: list[int] | None = None,
+        query: str = "",
     ) -> str:
         """Read what was remembered in earlier conversations, as files below /memories.
 
@@ -357,11 +384,14 @@ def _reading_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
 
         Args:
             ctx: The call.
-            command: 'view' shows a file with numbered lines, or lists the files in a folder.
+            command: 'view' shows a file with numbered lines, or lists the files in a folder; 'search' finds the files
+                that have all the words of query, the best match first.
             path: The file or folder, such as /memories/notes.md; /memories has all.
             view_range: The first and the last line to show, such as [1, 20]; -1 is the last line.
+            query: The words to search for, in any order; the beginning of a word is enough.
         """
-        _ = command
+        if command == "search":
+            return await commands(ctx).search(query)
         return await commands(ctx).view(path, view_range)
 
     return (memory,)
@@ -374,7 +404,7 @@ def _writing_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
     @tool("memory", destructive=True, untrusted=True, reconcile=reconcile, reach=_REACH)
     async def memory(
         ctx: CallContext,
-        command: Literal["view", "create", "str_replace", "insert", "delete", "rename"],
+        command: Literal["view", "search", "create", "str_replace", "insert", "delete", "rename"],
         path: str = "",
         file_text: str | None = None,
         old_str: str | None = None,
@@ -384,6 +414,7 @@ def _writing_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
         old_path: str = "",
         new_path: str = "",
         view_range: list[int] | None = None,
+        query: str = "",
     ) -> str:
         """Remember things across conversations, as text files below /memories.
 
@@ -392,7 +423,8 @@ def _writing_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
 
         Args:
             ctx: The call.
-            command: 'view' shows a file or lists a folder (path, view_range); 'create' makes a file (path, file_text);
+            command: 'view' shows a file or lists a folder (path, view_range); 'search' finds the files that have all
+                words of query, the best match first (query); 'create' makes a file (path, file_text);
                 'str_replace' replaces a text that is in the file once (path, old_str, new_str); 'insert' adds lines
                 (path, insert_line, insert_text); 'delete' removes a file or a folder (path); 'rename' renames a file
                 (old_path, new_path).
@@ -405,11 +437,14 @@ def _writing_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[An
             old_path: The file to rename.
             new_path: Its new path, where no file is yet.
             view_range: The first and the last line to show, such as [1, 20]; -1 is the last line.
+            query: The words to search for, in any order; the beginning of a word is enough.
         """
         call = commands(ctx)
         match command:
             case "view":
                 return await call.view(path or "/memories", view_range)
+            case "search":
+                return await call.search(query)
             case "create":
                 if file_text is None:
                     raise ToolRetry("create needs file_text. Call it again with one.")

@@ -466,8 +466,9 @@ def tool(
     """Make a tool of a function: ``@tool``, ``@tool(read_only=True)`` or ``@tool("name")``.
 
     The runtime never silently repeats a tool that is neither `read_only` nor `idempotent`. The model reads the
-    docstring; the entries of a Google style ``Args`` section become descriptions of the parameters. Durations are
-    seconds or a timedelta.
+    docstring; parameters get their descriptions from it (Google, NumPy or Sphinx style), or from their annotation:
+    ``Annotated[str, "text"]``. Of a `functools.partial`, the model is offered the parameters that are not bound; of an
+    object with `__call__`, those of that method. Durations are seconds or a timedelta.
 
     Args:
         name: The name for models; by default the name of the function.
@@ -494,15 +495,16 @@ def tool(
     def make(function: Callable[..., Any]) -> AnyTool:
         from holdfast.tools.schema import read_signature  # pydantic only when a tool is made
 
-        label = str(getattr(function, "__name__", type(function).__name__))
+        function = _as_function(function)
+        label = _label_of(function)
 
         def refuse(reason: str) -> NoReturn:
             raise ToolInvalid(label, None, reason)
 
-        if isinstance(function, Tool):
+        if isinstance(inner_function(function), Tool):
             refuse("it is a tool already; give its `function`")
-        if not (inspect.isfunction(function) or inspect.ismethod(function)):
-            refuse(f"a function is wanted, not a {type(function).__name__}; wrap it in one")
+        if not (inspect.isfunction(inner := inner_function(function)) or inspect.ismethod(inner)):
+            refuse(f"a function is wanted, not a {type(inner).__name__}; wrap it in one")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             refuse("it is a generator; return one value, or a list")
         called = check_name(name if isinstance(name, str) else label, label)
@@ -532,7 +534,7 @@ def tool(
         seconds = [_seconds(*given, label) for given in (("timeout", timeout), ("inline_budget", inline_budget))]
         most = None if max_parallel is None else _count("max_parallel", max_parallel, label, 1, 10_000)
         limit = OUTPUT_LIMIT if output_limit is None else output_limit
-        documented, described = read_docstring(inspect.getdoc(function) or "")
+        documented, described = read_docstring(_docstring_of(function))
         accepts = read_signature(function, label, described)
         parameters = [parameter for _, parameter in accepts.fields]
         check_reconcile(reconcile, parameters, label)
@@ -557,6 +559,41 @@ def tool(
     return make if name is None or isinstance(name, str) else make(name)
 
 
+def inner_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function inside partials."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    return function
+
+
+def _as_function(given: Callable[..., Any]) -> Callable[..., Any]:
+    """An object with a `__call__` of its own as that method, also inside a partial; anything else unchanged."""
+    if isinstance(given, functools.partial):
+        bound = cast("functools.partial[Any]", given)
+        inner = _as_function(bound.func)
+        return bound if inner is bound.func else functools.partial(inner, *bound.args, **bound.keywords)
+    if inspect.isroutine(given) or isinstance(given, Tool | type):
+        return cast("Callable[..., Any]", given)
+    method: object = getattr(given, "__call__", None)  # noqa: B004
+    return method if inspect.ismethod(method) else given
+
+
+def _label_of(function: Callable[..., Any]) -> str:
+    """The name of a function; of an object with a `__call__`, that of the object or its class."""
+    inner = inner_function(function)
+    owner = inner.__self__ if inspect.ismethod(inner) and inner.__name__ == "__call__" else None
+    named = inner if owner is None else owner
+    return str(getattr(named, "__name__", type(named).__name__))
+
+
+def _docstring_of(function: Callable[..., Any]) -> str:
+    inner = inner_function(function)
+    if not inspect.ismethod(inner) or inner.__name__ != "__call__" or inner.__doc__:
+        return inspect.getdoc(inner) or ""
+    # That of a dataclass may be nothing but its signature.
+    return "" if hasattr(inner.__self__, "__dataclass_fields__") else inspect.getdoc(type(inner.__self__)) or ""
+
+
 def rename_tool(given: AnyTool, name: str) -> AnyTool:
     """The same tool under another name."""
     if name == given.name:
@@ -575,16 +612,36 @@ def spec_digest(spec: ToolSpec, label: str, **annotations: bool | None) -> str:
         raise ToolInvalid(label, None, f"what the model would see has no JSON form: {error}") from error
 
 
+# ---- docstrings ----
+
 _ARGS: Final = re.compile(r"(Args|Arguments|Parameters):\s*")
 _ENTRY: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:(?:\s+(.*))?")
+_UNDERLINED: Final = ("Parameters", "Other Parameters")
+"""Headings of NumPy style, with a line of dashes below."""
+_NUMPY_ENTRY: Final = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
+_FIELD: Final = re.compile(
+    r":(param|parameter|arg|argument|key|keyword|type)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:(?:\s+(.*))?"
+)
 
 
 def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """Split a docstring into its text without the ``Args`` section, and the entries of that section."""
+    """Split a docstring into its text without its parameters, and the descriptions of these.
+
+    They are in a section of Google style (``Args:``) or NumPy style (``Parameters`` over a line of dashes), or in
+    fields of Sphinx (``:param name: text``).
+    """
     lines = doc.splitlines()
     begin = next((n for n, line in enumerate(lines) if _ARGS.fullmatch(line)), None)
-    if begin is None:
-        return doc.strip(), {}
+    if begin is not None:
+        return _read_google_style(lines, begin)
+    for read in (_read_numpy_style, _read_sphinx_style):
+        text, entries = read(lines)
+        if entries:
+            return text, {name: " ".join(" ".join(words).split()) for name, words in entries.items()}
+    return doc.strip(), {}
+
+
+def _read_google_style(lines: list[str], begin: int) -> tuple[str, dict[str, str]]:
     end = next((n for n in range(begin + 1, len(lines)) if lines[n][:1].strip()), len(lines))
     before = "\n".join(lines[:begin]).rstrip()
     after = "\n".join(lines[end:]).strip()
@@ -600,6 +657,50 @@ def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
             words.append(line.strip())
     descriptions = {name: " ".join(" ".join(words).split()) for name, words in entries.items()}
     return "\n\n".join(part for part in (before, after) if part), descriptions
+
+
+def _read_numpy_style(lines: list[str]) -> tuple[str, dict[str, list[str]]]:
+    kept: list[str] = []
+    entries: dict[str, list[str]] = {}
+    inside, names = False, list[str]()
+    for n, line in enumerate(lines):
+        below = lines[n + 1].strip() if n + 1 < len(lines) else ""
+        if len(below) > 2 and not below.strip("-") and line.strip():
+            inside, names = line.strip() in _UNDERLINED, []
+        is_rule = n > 0 and len(line.strip()) > 2 and not line.strip().strip("-")
+        entry = _NUMPY_ENTRY.fullmatch(line) if inside and not is_rule and line[:1].strip() else None
+        if not inside:
+            kept.append(line)
+        elif entry and line.strip() not in _UNDERLINED:
+            names = [name.strip(" *") for name in entry[1].split(",")]
+            entries.update({name: [] for name in names})
+        elif names:
+            for name in names:
+                entries[name].append(line.strip())
+    return _without_gaps(kept), entries
+
+
+def _read_sphinx_style(lines: list[str]) -> tuple[str, dict[str, list[str]]]:
+    kept: list[str] = []
+    entries: dict[str, list[str]] = {}
+    words: list[str] | None = None
+    for line in lines:
+        entry = _FIELD.fullmatch(line.rstrip())
+        if entry:
+            words = [entry[3] or ""]
+            if entry[1] != "type":
+                entries[entry[2]] = words
+        elif words is not None and (line[:1].isspace() or not line.strip()):
+            words.append(line.strip())
+        else:
+            words = None
+            kept.append(line)
+    return _without_gaps(kept), entries
+
+
+def _without_gaps(lines: list[str]) -> str:
+    """The text of lines, with one blank line where several are."""
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in lines)).strip()
 
 
 def _indent(line: str) -> int:
@@ -763,7 +864,8 @@ def code_digest(function: Callable[..., Any]) -> str:
 
     These are the functions that it closes over or wraps (also inside partials), functions of its own module that it
     names, and, for a bound method, methods and properties of its class that it names. All functions of a class of its
-    own module count if it names or closes over that class or an object of it.
+    own module count if it names or closes over that class or an object of it. Of a partial, the values that it binds
+    count as defaults do.
     """
     found: list[tuple[FunctionType, type | None]] = []
     places: dict[tuple[int, type | None], int] = {}
@@ -779,13 +881,18 @@ def code_digest(function: Callable[..., Any]) -> str:
         return place
 
     add(function, None)
+    binds: tuple[object, ...] = ()
+    if isinstance(function, functools.partial):
+        bound = cast("functools.partial[Any]", function)
+        values = [*enumerate(bound.args), *sorted(bound.keywords.items())]
+        binds = tuple((name, _default(value), add(value, None)) for name, value in values)
     described: list[tuple[object, ...]] = []
     for each, owner in found:  # it grows meanwhile, in an order that depends only on the code
         runs = [add(value, None) for value in _objects_of(each)]
         runs += [add(value, given) for value, given in _names_in(each, owner)]
         defaults = (*(each.__defaults__ or ()), *sorted((each.__kwdefaults__ or {}).items()))
         described.append((_describe_code(each.__code__), list(map(_default, defaults)), runs))
-    return digest_of_bytes("code", repr(described).encode())
+    return digest_of_bytes("code", repr((described, binds) if binds else described).encode())
 
 
 def _function_of(value: object, owner: type | None) -> tuple[FunctionType | None, type | None]:

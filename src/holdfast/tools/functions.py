@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Gene
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from subprocess import Popen
@@ -469,6 +469,8 @@ _MAX_WRAPPERS: Final = 16
 @lru_cache(maxsize=1024)
 def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
     found: list[CodeType] = []
+    while isinstance(function, partial):
+        function = cast("Callable[..., object]", function.func)
     while function is not None and len(found) < _MAX_WRAPPERS and hasattr(function, "__code__"):
         found.append(function.__code__)
         function = getattr(function, "__wrapped__", None)

@@ -10,7 +10,20 @@ import re
 import types
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    TypeAlias,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -22,11 +35,11 @@ from holdfast.deps import wanted_deps
 from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.tools.context import Context
-from holdfast.tools.definition import Deferred
+from holdfast.tools.definition import Deferred, inner_function
 from holdfast.tools.results import MAX_TEXT, describe_error, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydantic_core import ErrorDetails, core_schema
 
@@ -44,6 +57,8 @@ class ParameterSchema:
     model: type[BaseModel]
     fields: tuple[tuple[str, str], ...]
     """Each field of `model` with its parameter."""
+    types: dict[str, Any]
+    """The JSON schema of `model`, with all that `parameters` says in words or leaves out."""
     deps: object = None
     """The type of the dependencies that the context must have; None: any."""
     nulls: _Nulls | None = None
@@ -55,7 +70,7 @@ class ParameterSchema:
             values = vars(self._validate(arguments))
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
-            return _describe_problems(details, arguments, self.parameters)
+            return _describe_problems(details, self._parse_texts(arguments), self.parameters)
         except InvalidValue as error:
             return f"- {error}"
         except Exception as error:  # a validator of the user's own types may raise anything
@@ -72,8 +87,21 @@ class ParameterSchema:
         return full if type(self.read(full)) is dict else arguments
 
     def _validate(self, arguments: dict[str, Any]) -> BaseModel:
+        try:
+            return self._check(arguments)
+        except ValidationError:
+            parsed = self._parse_texts(arguments)
+            if parsed == arguments:
+                raise
+            return self._check(parsed)
+
+    def _check(self, arguments: dict[str, Any]) -> BaseModel:
         given = arguments if self.nulls is None else self.nulls.fill(arguments)
         return self.model.__pydantic_validator__.validate_json(encode_value(given))
+
+    def _parse_texts(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with each JSON text parsed that is in the place of an object or list."""
+        return _as_dict(_parse_texts(arguments, [self.types], _as_dict(self.types.get("$defs"))))
 
 
 def read_signature(function: Callable[..., Any], label: str, descriptions: Mapping[str, str]) -> ParameterSchema:
@@ -83,7 +111,10 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
     except (NameError, TypeError, ValueError) as error:
         raise ToolInvalid(label, None, f"its signature can't be read: {error}") from error
     names = _names_for(function)
-    parameters = [_read_parameter(parameter, label, names) for parameter in signature.parameters.values()]
+    # A parameter that a partial binds by place is not in its signature; one that it binds by name still is.
+    bound = function.keywords if isinstance(function, partial) else {}
+    offered = [parameter for name, parameter in signature.parameters.items() if name not in bound]
+    parameters = [_read_parameter(parameter, label, names) for parameter in offered]
     contexts = {parameter.name: parameter.hint for parameter in parameters if _is_context(parameter.hint)}
     if len(contexts) > 1:
         context, other, *_ = contexts
@@ -104,7 +135,7 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
                 raise ToolInvalid(label, parameter.name, reason) from wrong
         raise ToolInvalid(label, None, f"no schema can be made of its parameters: {_first_line(error)}") from error
     try:
-        portable, nulls, _ = _PortableWriter(schema.get("$defs", {})).write(schema, ())
+        portable, nulls = _write_portable(schema)
     except _NotPortable as error:
         first, *rest = error.path or ("",)
         names_by_alias = {parameter.alias: parameter.name for parameter in parameters}
@@ -116,7 +147,7 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
     }
     ordered |= {key: portable[key] for key in sorted(portable.keys() - ordered.keys())}
     context, deps = next(((name, wanted_deps(hint)) for name, hint in contexts.items()), (None, None))
-    return ParameterSchema(ordered, context, model, fields, deps, nulls)
+    return ParameterSchema(ordered, context, model, fields, schema, deps, nulls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +188,7 @@ def _read_parameter(parameter: inspect.Parameter, label: str, names: dict[str, A
 
 def _names_for(function: Callable[..., Any]) -> dict[str, Any]:
     names = {"Context": Context, "hf": holdfast, "holdfast": holdfast}
-    return names | getattr(inspect.unwrap(function), "__globals__", {})
+    return names | getattr(inspect.unwrap(inner_function(function)), "__globals__", {})
 
 
 def _resolve_hint(annotation: Any, names: dict[str, Any]) -> Any:  # annotations are of any type
@@ -177,6 +208,12 @@ def _is_context(hint: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Context)
 
 
+def _text_in(hint: object) -> str:
+    """The text in ``Annotated[T, "text"]``."""
+    notes: tuple[object, ...] = getattr(hint, "__metadata__", ())
+    return next((note for note in notes if isinstance(note, str)), "")
+
+
 def _build_model(
     label: str, parameters: Sequence[_Parameter], descriptions: Mapping[str, str]
 ) -> tuple[type[BaseModel], dict[str, Any]]:
@@ -188,7 +225,7 @@ def _build_model(
         if alias in aliases:
             raise ToolInvalid(label, parameter.name, f"another parameter is shown as {alias!r} too")
         aliases.add(alias)
-        description = parameter.info.description or descriptions.get(parameter.name) or None
+        description = parameter.info.description or _text_in(parameter.hint) or descriptions.get(parameter.name) or None
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[f"p{n}"] = (Annotated[parameter.hint, Field(alias=alias, description=description)], default)
     model = create_model(label, __config__=ConfigDict(extra="forbid"), **fields)
@@ -198,6 +235,12 @@ def _build_model(
 class _SchemaGenerator(GenerateJsonSchema):
     # A default without a JSON form stays inside the function: the schema leaves it out.
     ignored_warning_kinds: ClassVar[set[Any]] = {"skipped-choice", "non-serializable-default"}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def get_title_from_name(self, name: str) -> str:
+        return name  # all that says which place of a NamedTuple is which field
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return True
 
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
         # Pydantic takes a number or the same as text: the model sees the number.
@@ -213,6 +256,10 @@ def _first_line(error: Exception) -> str:
 
 MAX_NODES: Final = 2_000
 """Largest number of nodes in a schema once its references are expanded."""
+MAX_EXPANDED: Final = 60
+"""Largest number of nodes for which a recursive type is written out more than once inside itself."""
+_DEPTHS: Final = (3, 2, 1)
+"""How often a recursive type is written out inside itself: as often as its size allows."""
 _ANY_VALUE: Final = "Any JSON value."
 _SCALARS: Final[dict[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _HANDLED_KEYWORDS: Final = frozenset(
@@ -236,6 +283,7 @@ _SENTENCES: Final = {
     "examples": "For example: {}.",
 }
 _LONGEST_SENTENCE: Final = 200
+_REFERENCE: Final = "#/$defs/"
 _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
@@ -248,7 +296,7 @@ class _NotPortable(Exception):
         self.reason = reason
 
 
-class _Nulls(msgspec.Struct):
+class _Nulls(msgspec.Struct, eq=False):
     """Properties that the model may leave out: the function's types require null there."""
 
     names: list[str] = []
@@ -268,38 +316,122 @@ class _Nulls(msgspec.Struct):
         return filled
 
 
-_Written = tuple[dict[str, Any], _Nulls | None, bool]
+_Written: TypeAlias = tuple[dict[str, Any], "_Nulls | None", bool]
 """One node: its schema, the nulls in it, and True if it may be null."""
 
 
+class _Scope(NamedTuple):
+    """The surroundings of a node."""
+
+    definitions: tuple[str, ...] = ()
+    """Definitions around it, outermost first."""
+    states_nulls: bool = False
+    """The schema names null where it is possible: in a value that may be of several types, nulls can't be filled in."""
+
+
+def _write_portable(schema: dict[str, Any]) -> tuple[dict[str, Any], _Nulls | None]:
+    """Rewrite a schema. Recursive types are written out to the greatest depth that keeps the schema small."""
+    definitions = _as_dict(schema.get("$defs"))
+    recursive = _recursive_definitions(definitions)
+    for depth in (*_DEPTHS, 0) if recursive else (0,):
+        writer = _PortableWriter(definitions, recursive, depth, MAX_EXPANDED if depth > 1 else MAX_NODES)
+        try:
+            return writer.write(schema, _Scope())[:2]
+        except _TooLarge:
+            continue
+    raise _NotPortable(f"its schema has more than {MAX_NODES:,} places; use a smaller type")
+
+
+def _recursive_definitions(definitions: dict[str, Any]) -> frozenset[str]:
+    """The definitions that contain themselves, directly or through others."""
+    named = {name: set(_references(node)) for name, node in definitions.items()}
+    for middle, beyond in named.items():
+        for inner in named.values():
+            if middle in inner:
+                inner.update(beyond)
+    return frozenset(name for name, inner in named.items() if name in inner)
+
+
+def _references(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        target = cast("dict[str, object]", node).get("$ref")
+        if isinstance(target, str):
+            yield target.removeprefix(_REFERENCE)
+    if isinstance(node, dict | list):
+        parts = cast("dict[str, object]", node).values() if isinstance(node, dict) else cast("list[object]", node)
+        for part in parts:
+            yield from _references(part)
+
+
+class _TooLarge(Exception):
+    """The schema has more nodes than its writer may write."""
+
+
 class _PortableWriter:
-    """Rewrites one schema: expands references, joins unions, turns other keywords into sentences of the description."""
+    """Rewrites one schema: expands references, joins unions, turns other keywords into sentences of the description.
 
-    def __init__(self, definitions: dict[str, Any]) -> None:
+    `depth`: how often a recursive definition is written out inside itself; 0: once in the whole schema.
+    """
+
+    def __init__(self, definitions: dict[str, Any], recursive: frozenset[str], depth: int, most: int) -> None:
         self._definitions = definitions
+        self._recursive = recursive
+        self._depth = depth
+        self._most = most
         self._nodes = 0
+        self._written: set[str] = set()
+        self._nulls: dict[tuple[str, bool], _Nulls] = {}
+        """The nulls of each recursive definition; those inside itself are the same object."""
 
-    def write(self, schema: object, inside: tuple[str, ...]) -> _Written:
-        """Write one node. `inside`: the definitions around it."""
+    def write(self, schema: object, scope: _Scope) -> _Written:
         self._nodes += 1
-        if self._nodes > MAX_NODES:
-            raise _NotPortable(f"its schema has more than {MAX_NODES:,} places; use a smaller type")
-        node, inside = self._expand(_as_dict(schema), inside)
+        if self._nodes > self._most:
+            raise _TooLarge
+        node, targets = self._expand(_as_dict(schema))
+        recursive = [target for target in targets if target in self._recursive]
+        if any(self._is_cut(target, scope) for target in recursive):
+            return self._write_cut(node, recursive[-1], scope)
+        self._written.update(recursive)
+        written = self._write_expanded(node, scope._replace(definitions=(*scope.definitions, *targets)))
+        for target in recursive:
+            made = self._nulls.setdefault((target, scope.states_nulls), _Nulls())
+            if written[1] is not None and written[1] is not made:
+                made.names, made.inside = written[1].names, written[1].inside
+        return written
+
+    def _is_cut(self, target: str, scope: _Scope) -> bool:
+        return target in self._written if self._depth == 0 else scope.definitions.count(target) >= self._depth
+
+    def _write_cut(self, node: dict[str, Any], target: str, scope: _Scope) -> _Written:
+        """Words instead of one more definition inside itself."""
+        made: dict[str, Any] = {"type": node["type"]} if node.get("type") in {"object", "array"} else {}
+        if made.get("type") == "array":
+            made["items"] = {"description": _ANY_VALUE}
+        title = _as_dict(self._definitions[target]).get("title") or target
+        words = f"Another {title}, of the same form as the one described before."
+        bare = {key: value for key, value in node.items() if key in {"description", "default"}}
+        return _describe(made, bare, [words]), self._nulls.setdefault((target, scope.states_nulls), _Nulls()), False
+
+    def _write_expanded(self, node: dict[str, Any], scope: _Scope) -> _Written:
         kinds = node.get("type")
+        choices = _split_choices(node)
         if isinstance(kinds, list):
             bare = {key: value for key, value in node.items() if key not in {"description", "default"}}
             node = {**node, "anyOf": [{**bare, "type": kind} for kind in cast("list[str]", kinds)]}
+        elif len(choices) > 1:
+            node = {**node, "anyOf": choices}
         for union in ("anyOf", "oneOf"):
             if union in node:
-                return self._write_union(node, node[union], inside)
+                return self._write_union(node, node[union], scope)
         if _is_null(node):
             raise _NotPortable("it can only be null")
-        return self._write_plain(node, inside)
+        return self._write_plain(node, scope)
 
-    def _expand(self, node: dict[str, Any], inside: tuple[str, ...]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _expand(self, node: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """The node that a reference leads to, and the definitions on the way."""
         expanded: list[str] = []
         while "$ref" in node or "allOf" in node:
-            target = str(node.get("$ref", "")).removeprefix("#/$defs/")
+            target = str(node.get("$ref", "")).removeprefix(_REFERENCE)
             rest = {key: value for key, value in node.items() if key not in {"$ref", "allOf"}}
             if "allOf" in node:
                 parts = cast("list[Any]", node["allOf"])
@@ -307,24 +439,30 @@ class _PortableWriter:
                     raise _NotPortable("it must match several schemas at once, which not every provider takes")
                 node = {**_as_dict(parts[0]), **rest}
                 continue
-            if target in inside or target in expanded:
-                raise _NotPortable(f"{target} contains itself, and no schema without references can say that")
+            if target in expanded:
+                raise _NotPortable(f"{target} contains nothing but itself")
             if target not in self._definitions:
                 raise _NotPortable(f"its schema refers to {target!r}, which is not there")
             node = {**_as_dict(self._definitions[target]), **rest}
             expanded.append(target)
-        return node, (*inside, *expanded)
+        return node, expanded
 
-    def _write_union(self, node: dict[str, Any], members: list[Any], inside: tuple[str, ...]) -> _Written:
-        written = [self.write(member, inside) for member in members if not _is_null(_as_dict(member))]
+    def _write_union(self, node: dict[str, Any], members: list[Any], scope: _Scope) -> _Written:
+        others = [member for member in members if not _is_null(_as_dict(member))]
+        written = [self.write(member, scope) for member in others]
         if not written:
             raise _NotPortable("it can only be null")
         nullable = len(written) < len(members) or any(null for _, _, null in written)
-        # With several members it is unknown which one a value belongs to, and so which nulls are missing in it.
         nulls = written[0][1] if len(written) == 1 else None
-        return _describe(_join_schemas([schema for schema, _, _ in written]), node, []), nulls, nullable
+        joined = _join_schemas([schema for schema, _, _ in written])
+        if joined is None:
+            if any(inner for _, inner, _ in written):
+                stated = scope._replace(states_nulls=True)
+                written = [self.write(member, stated) for member in others]
+            joined = _choice([schema for schema, _, _ in written])
+        return _describe(joined, node, []), nulls, nullable
 
-    def _write_plain(self, node: dict[str, Any], inside: tuple[str, ...]) -> _Written:
+    def _write_plain(self, node: dict[str, Any], scope: _Scope) -> _Written:
         choices = [node["const"]] if "const" in node else node.get("enum")
         kind = node.get("type") or _type_of_choices(choices)
         if not isinstance(kind, str):
@@ -339,9 +477,9 @@ class _PortableWriter:
                 made |= {"minimum": min(choices), "maximum": max(choices)}
         nulls = _Nulls()
         if kind == "array":
-            made["items"], _ = self._write_child("[]", _item_schema(node), inside, nulls)
+            made["items"] = self._write_items(node, scope, nulls, sentences)
         elif kind == "object" and (node.get("properties") or node.get("additionalProperties") is False):
-            self._add_properties(node, made, inside, nulls)
+            self._add_properties(node, made, scope, nulls)
         elif kind == "object":
             values = node.get("additionalProperties")
             patterns = _as_dict(node.get("patternProperties"))
@@ -349,14 +487,40 @@ class _PortableWriter:
                 ((pattern, values),) = patterns.items()
                 sentences.append(f"Names match {pattern}.")
             if isinstance(values, dict) and values:
-                made["additionalProperties"], _ = self._write_child("*", cast("object", values), inside, nulls)
+                made["additionalProperties"], _ = self._write_child("*", cast("object", values), scope, nulls)
         for key, value in node.items():
             _add_bound(key, value, made, sentences)
         return _describe(made, node, sentences), nulls if nulls.names or nulls.inside else None, False
 
-    def _add_properties(
-        self, node: dict[str, Any], made: dict[str, Any], inside: tuple[str, ...], nulls: _Nulls
-    ) -> None:
+    def _write_items(self, node: dict[str, Any], scope: _Scope, nulls: _Nulls, sentences: list[str]) -> dict[str, Any]:
+        members = cast("list[Any]", node.get("prefixItems", []))
+        rest = node.get("items")
+        if not members or (not rest and all(member == members[0] for member in members)):
+            return self._write_child("[]", members[0] if members else _as_dict(rest), scope, nulls)[0]
+        # No provider takes a schema for each place of a list: all places get all types, and words say the order.
+        labels = [self._label(_as_dict(member)) for member in members]
+        labels += [f"then any number of {self._label(_as_dict(rest))}"] if rest else []
+        sentences.append(f"In order: {', '.join(labels)}.")
+        places = [{key: value for key, value in _as_dict(member).items() if key != "title"} for member in members]
+        choice = {"anyOf": [*places, *([rest] if rest else [])]}
+        made, nullable = self._write_child("[]", choice, scope._replace(states_nulls=True), nulls)
+        return _or_null(made) if nullable else made
+
+    def _label(self, node: dict[str, Any]) -> str:
+        """A place of a tuple in a few words: its name in a NamedTuple, and its type."""
+        own = node.get("title")
+        node, targets = self._expand({key: value for key, value in node.items() if key != "title"})
+        members = [_as_dict(member) for union in ("anyOf", "oneOf") for member in node.get(union, ())]
+        choices = [node["const"]] if "const" in node else node.get("enum")
+        if members:
+            label = " or ".join(dict.fromkeys(map(self._label, members)))
+        elif isinstance(choices, list):
+            label = " or ".join(map(_json, cast("list[object]", choices)))
+        else:
+            label = str((targets and node.get("title")) or node.get("type") or "any value")
+        return f"{own} ({label})" if own else label
+
+    def _add_properties(self, node: dict[str, Any], made: dict[str, Any], scope: _Scope, nulls: _Nulls) -> None:
         properties = _as_dict(node.get("properties"))
         required = set(cast("list[str]", node.get("required", [])))
         made["properties"] = {}
@@ -364,37 +528,25 @@ class _PortableWriter:
             if not _PROPERTY_NAME.fullmatch(name):
                 reason = "a name that models are given is 1 to 64 of a-z, A-Z, 0-9, '_', '.' and '-'"
                 raise _NotPortable(reason, (name,))
-            made["properties"][name], nullable = self._write_child(name, schema, inside, nulls)
-            if nullable and name in required:
+            part, nullable = self._write_child(name, schema, scope, nulls)
+            stated = nullable and name in required and scope.states_nulls
+            made["properties"][name] = _or_null(part) if stated else part
+            if nullable and name in required and not stated:
                 nulls.names.append(name)
         still_required = [name for name in properties if name in required and name not in nulls.names]
         if still_required:
             made["required"] = still_required
         made["additionalProperties"] = False
 
-    def _write_child(
-        self, name: str, schema: object, inside: tuple[str, ...], nulls: _Nulls
-    ) -> tuple[dict[str, Any], bool]:
+    def _write_child(self, name: str, schema: object, scope: _Scope, nulls: _Nulls) -> tuple[dict[str, Any], bool]:
         """Write a part of a node, and add the nulls in it to `nulls`; the second value is True if it may be null."""
         try:
-            made, within, nullable = self.write(schema, inside)
+            made, within, nullable = self.write(schema, scope)
         except _NotPortable as error:
             raise _NotPortable(error.reason, (name, *error.path)) from None
         if within:
             nulls.inside[name] = within
         return made, nullable
-
-
-def _item_schema(node: dict[str, Any]) -> dict[str, Any]:
-    items = node.get("items")
-    if "prefixItems" in node:
-        members = cast("list[Any]", node["prefixItems"])
-        if items not in (None, False) or not members:
-            raise _NotPortable("a tuple needs items of one kind; use a list, or a model with named fields")
-        if any(member != members[0] for member in members):
-            raise _NotPortable("a tuple of different kinds has no schema that every provider takes; use a model")
-        items = members[0]
-    return _as_dict(items)
 
 
 def _add_bound(key: str, value: Any, made: dict[str, Any], sentences: list[str]) -> None:  # any JSON value
@@ -429,11 +581,21 @@ def _type_of_choices(choices: object) -> str | None:
     if not isinstance(choices, list) or not choices:
         return None
     kinds = {_SCALARS.get(type(choice)) for choice in cast("list[object]", choices)}
-    if kinds == {"integer", "number"}:
-        return "number"
-    if len(kinds) != 1:
-        raise _NotPortable("its choices are of different types; use one type for all")
-    return kinds.pop()
+    return "number" if kinds == {"integer", "number"} else kinds.pop() if len(kinds) == 1 else None
+
+
+def _split_choices(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Choices of several types as a schema for each type, in the order of their first choices."""
+    choices = node.get("enum")
+    if not isinstance(choices, list) or "type" in node:
+        return []
+    groups: dict[str | None, list[object]] = {}
+    for choice in cast("list[object]", choices):
+        kind = "null" if choice is None else _SCALARS.get(type(choice))
+        groups.setdefault("number" if kind == "integer" and "number" in groups else kind, []).append(choice)
+    if "number" in groups and "integer" in groups:
+        groups["number"] = [*groups.pop("integer"), *groups["number"]]
+    return [{"type": kind} if kind == "null" else {"enum": group} for kind, group in groups.items()]
 
 
 def _is_null(node: dict[str, Any]) -> bool:
@@ -448,33 +610,40 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# ---- unions: providers accept no choice of types ----
+# ---- unions: one schema for all members if there is one, otherwise a choice ----
 
 
-def _join_schemas(schemas: list[dict[str, Any]]) -> dict[str, Any]:
-    """One schema for all members of a union; raises `_NotPortable` if no schema covers them."""
+def _join_schemas(schemas: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """One schema without a choice that covers all members of a union; None if there is none."""
     distinct = _distinct(schemas)
     if len(distinct) == 1:
         return distinct[0]
-    if any("type" not in schema for schema in distinct):
+    if any(not schema.keys() & {"type", "anyOf"} for schema in distinct):
         return {"description": _ANY_VALUE}
-    kinds = {str(schema["type"]) for schema in distinct}
+    kinds = {str(schema.get("type")) for schema in distinct}
     if kinds == {"integer", "number"}:
         # Every integer is a number, but the bounds of the two can't be combined.
-        if _has_unbounded([schema for schema in distinct if schema["type"] == "number"]):
-            return {"type": "number"}
-    elif len(kinds) == 1 and kinds <= set(_SCALARS.values()):
+        bounded = not _has_unbounded([schema for schema in distinct if schema["type"] == "number"])
+        return None if bounded else {"type": "number"}
+    if len(kinds) == 1 and kinds <= set(_SCALARS.values()):
         return _join_scalars(kinds.pop(), distinct)
-    else:
-        # `T | list[T]` is a list: one value is a list of one.
-        lists = [schema for schema in distinct if schema["type"] == "array"]
-        others = [schema for schema in distinct if schema["type"] != "array"]
-        if len(lists) == 1 and others and lists[0]["items"] == _join_schemas(others):
-            return lists[0]
-    named = " or ".join(sorted(kinds))
-    several = f"one of several {named}s" if len(kinds) == 1 else named
-    reason = f"it is {several}, and not every provider takes a choice of types"
-    raise _NotPortable(f"{reason}; use one type, one model with optional fields, or a tool for each")
+    # `T | list[T]` is a list: one value is a list of one.
+    lists = [schema for schema in distinct if schema.get("type") == "array"]
+    others = [schema for schema in distinct if schema.get("type") != "array"]
+    return lists[0] if len(lists) == 1 and others and lists[0]["items"] == _join_schemas(others) else None
+
+
+def _choice(schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    flat = [member for schema in schemas for member in (schema["anyOf"] if schema.keys() == {"anyOf"} else [schema])]
+    return {"anyOf": _distinct(flat)}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that also takes null; one without a type does so anyway."""
+    if not schema.keys() & {"type", "anyOf"}:
+        return schema
+    bare = {key: value for key, value in schema.items() if key != "description"}
+    return _describe(_choice([bare, {"type": "null"}]), {"description": schema.get("description", "")}, [])
 
 
 def _join_scalars(kind: str, schemas: list[dict[str, Any]]) -> dict[str, Any]:
@@ -502,6 +671,78 @@ def _distinct(values: list[Any]) -> list[Any]:
     return found
 
 
+# ---- objects and lists that a model sends as text ----
+
+_STRUCTURES: Final[dict[str, type]] = {"object": dict, "array": list}
+
+
+def _parse_texts(value: object, schemas: Sequence[object], definitions: dict[str, Any]) -> object:
+    """`value` with JSON texts parsed where a schema takes an object or a list, and none of them takes a text."""
+    members = [member for schema in schemas for member in _members(_as_dict(schema), definitions)]
+    if isinstance(value, str):
+        wanted = tuple(_STRUCTURES[kind] for kind in _STRUCTURES if any(kind in _kinds(member) for member in members))
+        if not wanted or any(not _kinds(member) or "string" in _kinds(member) for member in members):
+            return value
+        try:
+            parsed: object = msgspec.json.decode(value)
+        except (ValueError, RecursionError):
+            return value
+        if type(parsed) not in wanted:
+            return value
+        value = parsed
+    if isinstance(value, dict):
+        given = cast("dict[str, object]", value)
+        members = _matching_members(given, members)
+        return {name: _parse_texts(item, _parts(members, name), definitions) for name, item in given.items()}
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return [_parse_texts(item, _parts(members, place), definitions) for place, item in enumerate(items)]
+    return value
+
+
+def _members(node: dict[str, Any], definitions: dict[str, Any], seen: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The members of a union, with the references to them followed; of any other node, the node."""
+    target = node.get("$ref")
+    if isinstance(target, str):
+        name = target.removeprefix(_REFERENCE)
+        return [] if name in seen else _members(_as_dict(definitions.get(name)), definitions, (*seen, name))
+    inner = [member for union in ("anyOf", "oneOf", "allOf") for member in node.get(union, ())]
+    return [one for member in inner for one in _members(_as_dict(member), definitions, seen)] if inner else [node]
+
+
+def _kinds(node: dict[str, Any]) -> set[str]:
+    """The types that a node without members names; empty if it takes any value."""
+    kinds = node.get("type")
+    named = cast("list[str]", kinds) if isinstance(kinds, list) else [kinds] if isinstance(kinds, str) else []
+    choices = cast("list[object]", [node["const"]] if "const" in node else node.get("enum", []))
+    return {*named} or {_SCALARS.get(type(choice), "null") for choice in choices}
+
+
+def _matching_members(value: dict[str, Any], members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The members of a union that an object may be of, by their constants; all of them if none fits."""
+    fitting: list[dict[str, Any]] = []
+    for member in members:
+        constants = {
+            name: [part["const"]] if "const" in part else part.get("enum")
+            for name, part in _as_dict(member.get("properties")).items()
+        }
+        if all(not choices or name not in value or value[name] in choices for name, choices in constants.items()):
+            fitting.append(member)
+    return fitting or members
+
+
+def _parts(members: Sequence[dict[str, Any]], step: int | str) -> list[Any]:
+    """The schemas of a property, or of a place in a list, in each of several schemas."""
+    found: list[Any] = []
+    for member in members:
+        if isinstance(step, int):
+            places = member.get("prefixItems", ())
+            found.append(places[step] if step < len(places) else member.get("items"))
+        else:
+            found.append(_as_dict(member.get("properties")).get(step, member.get("additionalProperties")))
+    return [part for part in found if isinstance(part, dict)]
+
+
 # ---- errors in the arguments, for the model ----
 
 _MAX_PROBLEMS: Final = 8
@@ -523,10 +764,10 @@ def _describe_problem(detail: ErrorDetails, arguments: dict[str, Any], schema: d
     path, steps = _path(detail["loc"], arguments)
     where = shorten(path, _LONGEST_VALUE)
     if detail["type"] == "extra_forbidden":
-        known = _subschema(schema, steps[:-1]).get("properties", {})
+        known = _subschema(schema, steps[:-1], arguments).get("properties", {})
         there = f"there are: {', '.join(known)}" if known else "it takes none" if len(steps) < 2 else "leave it out"
         return f"- {where}: there is no such argument; {there}"
-    wanted = _subschema(schema, steps) if steps else {}
+    wanted = _subschema(schema, steps, arguments) if steps else {}
     bare = {key: value for key, value in wanted.items() if key != "description"}
     expected = shorten(_json_or_repr(bare), _LONGEST_EXPECTED) if bare else ""
     if detail["type"] == "missing":
@@ -554,15 +795,19 @@ def _path(place: tuple[int | str, ...], arguments: object) -> tuple[str, list[in
     return path or "arguments", steps
 
 
-def _subschema(schema: dict[str, Any], steps: Sequence[int | str]) -> dict[str, Any]:
-    here: Any = schema
+def _subschema(schema: dict[str, Any], steps: Sequence[int | str], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The schema at a place in the arguments; of a union, the members that the value there may be of."""
+    here, value = [schema], cast("object", arguments)
     for step in steps:
-        node = _as_dict(here)
-        if isinstance(step, int):
-            here = node.get("items")
-        else:
-            here = node.get("properties", {}).get(step, node.get("additionalProperties"))
-    return _as_dict(here)
+        members = [member for node in here for member in _members(node, {})]
+        if isinstance(value, dict):
+            given = cast("dict[str, Any]", value)
+            constant = any({"const", "enum"} & part.keys() for part in _parts(members, step))
+            members, value = members if constant else _matching_members(given, members), given.get(str(step))
+        elif isinstance(value, list) and isinstance(step, int):
+            value = cast("list[object]", value)[step] if step < len(cast("list[object]", value)) else None
+        here = _distinct(_parts(members, step))
+    return here[0] if len(here) == 1 else _choice(here) if here else {}
 
 
 def _json_or_repr(value: object) -> str:

@@ -9,6 +9,7 @@ import pytest
 from tests.every import every
 from tests.parsing import parsed
 from tests.sandboxed import spec
+from tests.unit.tools.test_tool_schemas import TAKEN, Cat, Dog, of
 
 from holdfast.errors.caller import StubsInvalid
 from holdfast.messages import ToolSpec
@@ -169,3 +170,14 @@ def test_parameters_that_python_can_t_name_are_given_in_one_dict() -> None:
 
 def test_something_else_in_place_of_that_dict_is_refused() -> None:
     assert bind_arguments(stub("x-y", **{"x-y": NUMBER}), (1,), {}) == "tool() takes one dict"
+
+
+@every("hint", [row[1] for row in TAKEN], ids=[row[0] for row in TAKEN])
+def test_every_signature_of_a_tool_is_a_function_that_python_can_read(hint: Any) -> None:
+    ast.parse(stub_source(stubs_of([of(hint).spec])))
+
+
+def test_a_choice_of_models_is_a_union_of_typed_dicts() -> None:
+    source = declarations(stubs_of([of(Cat | Dog).spec]))
+    assert "class TakeWhat(TypedDict):" in source
+    assert "what: TakeWhat | TakeWhat1" in source

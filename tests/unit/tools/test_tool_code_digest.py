@@ -290,8 +290,19 @@ def test_a_function_behind_a_cache_counts() -> None:
     assert code_digest(loaded(source)["f"]) != code_digest(loaded(source.replace("return 1", "return 2"))["f"])
 
 
-def test_a_partial_is_seen_through() -> None:
-    assert code_digest(functools.partial(loaded(PAY)["fee"], 1)) == code_digest(loaded(PAY)["fee"])
+def test_a_partial_counts_with_the_code_of_its_function_and_the_values_that_it_binds() -> None:
+    fee, other = loaded(PAY)["fee"], loaded(PAY)["fee"]
+    assert code_digest(functools.partial(fee, 1)) == code_digest(functools.partial(other, 1))
+    digests = [code_digest(fee), *(code_digest(functools.partial(fee, value)) for value in (1, 2, "1"))]
+    assert len({*digests, code_digest(functools.partial(fee, cents=1))}) == 5
+
+
+def test_the_code_of_a_function_that_a_partial_binds_counts() -> None:
+    source = "def one():\n    return 1\ndef run(function):\n    return function()\n"
+    before, after = loaded(source), loaded(source.replace("return 1", "return 2"))
+    assert code_digest(functools.partial(before["run"], before["one"])) != code_digest(
+        functools.partial(after["run"], after["one"])
+    )
 
 
 def test_a_module_that_is_loaded_again_unchanged_gives_the_same_digest(

@@ -8,23 +8,35 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, Required, TypeAlias, cast
 from uuid import UUID
 
 import jsonschema_rs
 import msgspec
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from tests.every import every
+from typing_extensions import TypeAliasType, TypedDict
 
 import holdfast as hf
 from holdfast.errors import ToolInvalid
 from holdfast.messages import ModelRequest, Text, UserMessage
+from holdfast.models.schemas import with_bare_choices
 from holdfast.tools import AnyTool, Bound, Complaint, tool
-from holdfast.tools.schema import MAX_NODES
+from holdfast.tools.definition import subject_of
+from holdfast.tools.schema import MAX_EXPANDED, MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["kind", "name", "left", "op", "of", "x"]), inner),
+    max_leaves=20,
+)
 
 
 class Colour(Enum):
@@ -78,6 +90,76 @@ class Cat(BaseModel):
 class Dog(BaseModel):
     kind: Literal["dog"]
     tricks: list[str]
+
+
+class Bird(BaseModel):
+    kind: Literal["bird"]
+    song: str | None
+    eggs: list[int]
+
+
+class Song(BaseModel):
+    kind: Literal["song"]
+    notes: str
+
+
+class Tune(BaseModel):
+    kind: Literal["tune"]
+    notes: list[int]
+
+
+class Mixed(Enum):
+    NAME = "a"
+    NUMBER = 1
+
+
+class Point(NamedTuple):
+    x: int
+    label: str = "here"
+
+
+class Trip(NamedTuple):
+    start: Address
+    end: Address | None
+
+
+class Book(TypedDict, total=False):
+    title: Required[str]
+    year: int | None
+
+
+class Paper(TypedDict):
+    title: str
+    pages: NotRequired[int]
+
+
+class Fork(BaseModel):
+    name: str
+    note: str | None
+    left: Fork | None
+    right: Fork | None
+    rest: list[Fork] = []
+
+
+class Add(BaseModel):
+    op: Literal["add"]
+    terms: list[Expression]
+
+
+class Negate(BaseModel):
+    op: Literal["negate"]
+    of: Expression
+
+
+Expression: TypeAlias = Annotated[Add | Negate, Field(discriminator="op")] | float
+Add.model_rebuild()
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
+
+
+@dataclass
+class Branch:
+    name: str
+    twigs: list[Branch] | None = None
 
 
 def of(hint: Any, default: Any = ...) -> AnyTool:
@@ -141,6 +223,33 @@ TAKEN: list[tuple[str, Any, list[Any]]] = [
     ("one or many", str | list[str], [["a"]]),
     ("anything", Any, [None, 1, "x", [{}]]),
     ("list of anything", list[Any], [[1, "x", None]]),
+    ("text or number", str | int, ["1", 1]),
+    ("text, number or nothing", str | int | None, ["x", 1]),
+    ("bounded number of any kind", int | Annotated[float, Field(gt=0)], [1, 0.5]),
+    ("text, many or a map", str | list[str] | dict[str, int], ["x", ["x"], {"x": 1}]),
+    ("lists of two kinds", list[int] | list[str], [[1], ["x"]]),
+    ("one of two models", Cat | Dog, [{"kind": "cat", "lives": 9}, {"kind": "dog", "tricks": []}]),
+    (
+        "discriminated models",
+        Annotated[Cat | Dog | Bird, Field(discriminator="kind")],
+        [{"kind": "dog", "tricks": []}, {"kind": "bird", "song": None, "eggs": [1]}],
+    ),
+    ("list of models of two kinds", list[Cat | Bird], [[{"kind": "bird", "song": "tü", "eggs": []}]]),
+    ("mixed choices", Literal["a", 1, True, None], ["a", 1, True]),  # noqa: PYI061  written like this
+    ("mixed enum", Mixed, ["a", 1]),
+    ("places of two kinds", tuple[int, str], [[1, "x"]]),
+    ("places with nothing", tuple[int | None, str], [[None, "x"], [1, "x"]]),
+    ("named places", Point, [[1], [1, "there"]]),
+    ("named models", Trip, [[{"street": "s", "zip": "12345", "country": None}, None]]),
+    ("typed dict", Book, [{"title": "Emma"}, {"title": "Emma", "year": 1815}]),
+    ("other typed dict", Paper, [{"title": "x"}, {"title": "x", "pages": 3}]),
+    ("tree", Node, [{"value": 1, "children": [{"value": 2, "children": [{"value": 3, "children": [{"value": 4}]}]}]}]),
+    ("tree with nulls", Fork, [{"name": "a", "left": {"name": "b", "left": {"name": "c", "left": {"name": "d"}}}}]),
+    ("each in the other", Left, [{"child": {"back": {"child": {"back": {"child": {"back": {}}}}}}}]),
+    ("tree of dataclasses", Branch, [{"name": "a", "twigs": [{"name": "b", "twigs": [{"name": "c"}]}]}]),
+    ("expression", Expression, [1.5, {"op": "add", "terms": [1, {"op": "negate", "of": {"op": "add", "terms": []}}]}]),
+    ("any json", Json, ["x", 1, [[[["x"]]]], {"a": {"b": {"c": [None]}}}]),
+    ("described", Annotated[str, "the words"], ["x"]),
 ]
 TABLE = every(("hint", "values"), [row[1:] for row in TAKEN], ids=[row[0] for row in TAKEN])
 
@@ -157,10 +266,11 @@ DIALECTS = {
 # What each of them is known to take anywhere in the schema of a tool, by its documentation and by what it refuses.
 WORDS = frozenset(
     (
-        *("type", "description", "properties", "required", "items", "enum", "additionalProperties"),
+        *("type", "description", "properties", "required", "items", "enum", "additionalProperties", "anyOf"),
         *("minimum", "maximum", "minItems", "maxItems", "format"),
     )
 )
+TEXT = {"type": "string"}
 TYPES = {"string", "integer", "number", "boolean", "array", "object"}
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
@@ -186,6 +296,7 @@ def nodes(schema: Any) -> Iterator[dict[str, Any]]:
     found = cast("dict[str, Any]", schema)
     yield found
     inner = [*found.get("properties", {}).values(), *(found[key] for key in ("items",) if key in found)]
+    inner += [member for member in found.get("anyOf", ()) if member != {"type": "null"}]
     if isinstance(found.get("additionalProperties"), dict):
         inner.append(found["additionalProperties"])
     for one in inner:
@@ -198,7 +309,29 @@ def test_a_dialect_sends_only_words_that_its_provider_takes(dialect: str, hint: 
     for schema in on_the_wire(dialect, of(hint)):
         for node in nodes(schema):
             assert node.keys() <= WORDS
-            assert node.get("type") in TYPES or node == {"description": "Any JSON value."}
+            assert node.get("type") in TYPES or "anyOf" in node or node.keys() == {"description"}
+
+
+@every("dialect", DIALECTS)
+@TABLE
+def test_a_dialect_sends_choices_of_types_below_the_arguments_and_of_two_types_at_least(
+    dialect: str, hint: Any, values: list[Any]
+) -> None:
+    for schema in on_the_wire(dialect, of(hint)):
+        assert "anyOf" not in schema
+        for node in nodes(schema):
+            if "anyOf" in node:
+                assert len(node["anyOf"]) > 1
+                assert node.keys() <= ({"anyOf"} if dialect == "google" else {"anyOf", "description"})
+
+
+@pytest.mark.parametrize("name", ["google-chat:gemini-3-pro", "openrouter:google/gemini-3-pro"])
+def test_a_model_of_google_gets_no_words_beside_a_choice_through_other_apis_either(name: str) -> None:
+    model = cast("hf.HttpModel", hf.model(name, api_key="k"))
+    request = ModelRequest(messages=(UserMessage("t1.i1", (Text("x"),)),), tools=(of(str | int, 1).spec,))
+    wire = model.dialect.encode_request(model.endpoint, model.model, request)
+    schema = msgspec.json.decode(wire.body)["tools"][0]["function"]["parameters"]["properties"]["what"]
+    assert schema == {"anyOf": [{"type": "string", "description": "Default: 1."}, {"type": "integer"}]}
 
 
 @every("dialect", DIALECTS)
@@ -225,6 +358,11 @@ def test_a_dialect_sends_choices_and_formats_that_its_provider_takes(
             if "enum" in node:
                 assert node["type"] == "string"
                 assert all(isinstance(choice, str) and choice for choice in node["enum"])
+
+
+def test_a_choice_beside_other_keywords_is_sent_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"a": TEXT}, "anyOf": [{"required": ["a"]}], "description": "One."}
+    assert with_bare_choices(schema) == schema
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -279,6 +417,53 @@ def test_a_schema_is_the_same_every_time(hint: Any, values: list[Any]) -> None:
         (Literal["a"] | str, {"type": "string"}),  # noqa: PYI051  that is the point
         (date | datetime, {"type": "string", "description": "One of: format date; format date-time."}),
         (str | list[str] | None, {"type": "array", "items": {"type": "string"}}),
+        (str | int, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+        (str | int | None, {"anyOf": [{"type": "string"}, {"type": "integer"}]}),
+        (
+            Literal["a", 1, None],  # noqa: PYI061  written like this
+            {
+                "anyOf": [
+                    {"type": "string", "enum": ["a"]},
+                    {"type": "integer", "minimum": 1, "maximum": 1, "description": "Always 1."},
+                ]
+            },
+        ),
+        (
+            tuple[int, str | None],
+            {
+                "type": "array",
+                "items": {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]},
+                "minItems": 2,
+                "maxItems": 2,
+                "description": "In order: integer, string or null.",
+            },
+        ),
+        (
+            Point,
+            {
+                "type": "array",
+                "items": {
+                    "anyOf": [{"type": "integer"}, {"type": "string", "description": 'Default: "here".'}],
+                },
+                "minItems": 1,
+                "maxItems": 2,
+                "description": "In order: x (integer), label (string).",
+            },
+        ),
+        (
+            Paper,
+            {
+                "type": "object",
+                "properties": {"title": {"type": "string"}, "pages": {"type": "integer"}},
+                "required": ["title"],
+                "additionalProperties": False,
+            },
+        ),
+        (Annotated[str, "the words"], {"type": "string", "description": "the words"}),
+        (
+            Annotated[str, "the words", Field(description="of the field")],
+            {"type": "string", "description": "of the field"},
+        ),
         (Any, {"description": "Any JSON value."}),
         (list, {"type": "array", "items": {"description": "Any JSON value."}}),
         (str | Any, {"description": "Any JSON value."}),
@@ -349,23 +534,14 @@ class Odd(BaseModel):
     name: Annotated[str, Field(alias="a name")]
 
 
-class Loose(BaseModel):
-    value: int | str
-
-
 @every(
     ("hint", "reason"),
     [
-        (Node, "Node contains itself"),
-        (Left, "Left contains itself"),
-        (str | int, "it is integer or string, and not every provider takes a choice of types"),
-        (Cat | Dog, "it is one of several objects"),
-        (Annotated[Cat | Dog, Field(discriminator="kind")], "it is one of several objects"),
-        (tuple[int, str], "a tuple of different kinds"),
-        (Literal["a", 1], "its choices are of different types"),
         (None, "it can only be null"),
         (Odd, "at a name: a name that models are given"),
-        (list[Loose], "at [].value: it is integer or string"),
+        (list[Odd], "at [].a name: a name that models are given"),
+        (Cat | Odd, "at a name: a name that models are given"),
+        (list[None], "at []: it can only be null"),
     ],
     ids=str,
 )
@@ -377,7 +553,7 @@ def test_a_type_that_not_every_provider_takes_is_refused_with_its_place(hint: An
 
 
 def test_a_parameter_with_an_alias_is_named_as_the_function_names_it() -> None:
-    def take(from_: Annotated[str | int, Field(alias="from")]) -> None: ...
+    def take(from_: Annotated[Odd, Field(alias="from")]) -> None: ...
 
     with pytest.raises(ToolInvalid) as caught:
         tool(take)
@@ -397,6 +573,217 @@ def test_references_that_grow_without_bound_are_refused() -> None:
         shape = type(f"Level{n}", (BaseModel,), {"__annotations__": {"a": shape, "b": shape}})
     with pytest.raises(ToolInvalid, match=f"more than {MAX_NODES:,} places"):
         of(shape)
+
+
+def _mutual(count: int, fields: int) -> Any:
+    """A type of `count` types, each of which contains each of them, `fields` times."""
+    names = [f"Part{n}" for n in range(count)]
+    parts = {f"{name.lower()}_{n}": f"{name} | None" for name in names for n in range(fields)}
+    space: dict[str, Any] = {}
+    for name in names:
+        space[name] = type(name, (BaseModel,), {"__annotations__": parts, **dict.fromkeys(parts)})
+    for made in space.values():
+        made.model_rebuild(_types_namespace=space)
+    return space[names[0]]
+
+
+# ---- recursive types -------------------------------------------------------------------------------------------------
+
+
+def _depth(schema: dict[str, Any], name: str) -> int:
+    part = schema.get("properties", {}).get(name)
+    return 0 if part is None else 1 + _depth(part.get("items", part), name)
+
+
+def test_a_small_recursive_type_is_written_out_three_times_inside_itself() -> None:
+    assert _depth(seen(Node), "children") == 3
+
+
+def test_a_larger_recursive_type_is_written_out_less_often() -> None:
+    assert [_depth(seen(_mutual(1, fields)), "part0_0") for fields in (1, 4, 20)] == [3, 2, 1]
+    assert len([*nodes(seen(_mutual(1, 4)))]) <= MAX_EXPANDED
+
+
+def test_the_innermost_place_says_in_words_what_belongs_there() -> None:
+    words = "Another Node, of the same form as the one described before."
+    found = [node for node in nodes(seen(Node)) if node.get("description") == words]
+    assert found == [{"type": "object", "description": words}]
+
+
+def test_many_types_that_contain_each_other_are_each_written_out_once() -> None:
+    written = msgspec.json.encode(seen(_mutual(8, 1))).decode()
+    assert written.count('"additionalProperties":false') == 8
+
+
+def test_recursive_types_with_too_many_parts_are_refused() -> None:
+    with pytest.raises(ToolInvalid, match=f"more than {MAX_NODES:,} places"):
+        of(_mutual(40, 2))
+
+
+def test_what_may_be_null_need_not_be_given_at_any_depth() -> None:
+    sent: dict[str, Any] = {"name": "deepest"}
+    for n in range(20):
+        sent = {"name": str(n), "rest": [sent]}
+    made = bound_to(of(Fork), sent)
+    while made.rest:
+        assert (made.note, made.left, made.right) == (None, None, None)
+        (made,) = made.rest
+    assert (made.name, made.left) == ("deepest", None)
+
+
+# ---- unions ----------------------------------------------------------------------------------------------------------
+
+
+def bound_to(made: AnyTool, what: Any) -> Any:
+    found = made.bind({"what": what})
+    assert isinstance(found, Bound), found
+    return found.kwargs["what"]
+
+
+@every(
+    ("hint", "sent", "value"),
+    [
+        (str | int, "1", "1"),
+        (str | int, 1, 1),
+        (Cat | Dog, {"kind": "dog", "tricks": ["sit"]}, Dog(kind="dog", tricks=["sit"])),
+        (
+            Annotated[Cat | Dog | Bird, Field(discriminator="kind")],
+            {"kind": "bird", "song": None, "eggs": []},
+            Bird(kind="bird", song=None, eggs=[]),
+        ),
+        (Mixed, "a", Mixed.NAME),
+        (Mixed, 1, Mixed.NUMBER),
+        (tuple[int, str], [1, "x"], (1, "x")),
+        (Point, [1, "there"], Point(1, "there")),
+        (Point, {"x": 1}, Point(1)),
+        (Book, {"title": "Emma"}, {"title": "Emma"}),
+        (Branch, {"name": "a", "twigs": [{"name": "b"}]}, Branch("a", [Branch("b")])),
+        (Node, {"value": 1, "children": [{"value": 2}]}, Node(value=1, children=[Node(value=2)])),
+        (
+            Expression,
+            {"op": "negate", "of": {"op": "add", "terms": [1]}},
+            Negate(op="negate", of=Add(op="add", terms=[1])),
+        ),
+    ],
+    ids=str,
+)
+def test_a_value_comes_as_the_type_that_the_function_declares(hint: Any, sent: Any, value: Any) -> None:
+    found = bound_to(of(hint), sent)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_model_in_a_choice_says_where_null_is_possible_and_wants_it_said() -> None:
+    (_, bird) = seen(Cat | Bird)["anyOf"]
+    assert bird["properties"]["song"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    assert bird["required"] == ["kind", "song", "eggs"]
+
+
+def test_a_description_stays_beside_the_choice() -> None:
+    hint = Annotated[str | int, Field(description="An id.")]
+    assert seen(hint) == {"anyOf": [{"type": "string"}, {"type": "integer"}], "description": "An id."}
+
+
+# ---- JSON as text ----------------------------------------------------------------------------------------------------
+
+
+@every(
+    ("hint", "sent", "value"),
+    [
+        (list[int], "[1, 2]", [1, 2]),
+        (list[int] | None, "[1]", [1]),
+        (set[int], "[1]", {1}),
+        (tuple[int, str], '[1, "x"]', (1, "x")),
+        (Point, "[3]", Point(3)),
+        (dict[str, int], '{"a": 1}', {"a": 1}),
+        (Paper, '{"title": "x"}', {"title": "x"}),
+        (Span, '{"begin": "2026-01-02"}', Span(date(2026, 1, 2))),
+        (Address, '{"street": "s", "zip": "12345"}', Address(street="s", zip="12345", country=None)),
+        (list[Cat], ['{"kind": "cat", "lives": 1}'], [Cat(kind="cat", lives=1)]),
+        (list[Cat], '["{\\"kind\\": \\"cat\\", \\"lives\\": 1}"]', [Cat(kind="cat", lives=1)]),
+        (dict[str, list[int]], {"a": "[1]"}, {"a": [1]}),
+        (int | list[int], "[1]", [1]),
+        (Cat | Dog, '{"kind": "dog", "tricks": []}', Dog(kind="dog", tricks=[])),
+        (Cat | Bird, {"kind": "bird", "song": "[1]", "eggs": "[1]"}, Bird(kind="bird", song="[1]", eggs=[1])),
+        (Node, '{"value": 1, "children": "[{\\"value\\": 2}]"}', Node(value=1, children=[Node(value=2)])),
+        (tuple[int, list[int]], [1, "[2]"], (1, [2])),
+    ],
+    ids=str,
+)
+def test_an_object_or_a_list_may_come_as_text(hint: Any, sent: Any, value: Any) -> None:
+    assert bound_to(of(hint), sent) == value
+
+
+@every(
+    ("hint", "sent"),
+    [
+        (str, "[1]"),
+        (str | list[int], "[1]"),
+        (list[int] | str, "[1]"),
+        (str | Cat, '{"kind": "cat", "lives": 1}'),
+        (Any, "[1]"),
+        (list[str], ["[1]"]),
+        (list[Any], ["[1]"]),
+        (dict[str, str | list[int]], {"a": "[1]"}),
+        (Json, "[1]"),
+        (Json, {"a": "{}"}),
+    ],
+    ids=str,
+)
+def test_a_text_stays_a_text_where_one_is_possible(hint: Any, sent: Any) -> None:
+    assert bound_to(of(hint), sent) == sent
+
+    def take(what: Any, more: list[int]) -> None: ...
+
+    take.__annotations__["what"] = hint
+    assert tool(take).bind({"what": sent, "more": "[1]"}) == Bound({"what": sent, "more": [1]})
+
+
+def test_the_constants_of_an_object_tell_whether_a_text_is_possible_in_it() -> None:
+    sent = [{"kind": "song", "notes": "[1]"}, {"kind": "tune", "notes": "[1]"}]
+    assert bound_to(of(list[Song | Tune]), sent) == [Song(kind="song", notes="[1]"), Tune(kind="tune", notes=[1])]
+
+
+@every(
+    ("hint", "sent", "said"),
+    [
+        (list[int], "[1", '- what: Input should be a valid array (got "[1"'),
+        (list[int], '{"a": 1}', r"""- what: Input should be a valid array (got "{\"a\": 1}";"""),
+        (list[int], "1", '- what: Input should be a valid array (got "1";'),
+        (list[int], "[" * 5_000, "- what: Input should be a valid array"),
+        (list[Cat], '[{"kind": "cat"}]', '- what[0].lives: it is missing (expected {"type":"integer"})'),
+        (Address, '{"street": 1, "zip": "12345"}', "- what.street: Input should be a valid string (got 1"),
+        (int, "[1]", "- what: Input should be a valid integer"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_text_that_is_no_such_object_is_a_complaint(hint: Any, sent: Any, said: str) -> None:
+    assert said in complaint(of(hint), sent)
+
+
+def test_a_validator_that_reads_texts_itself_gets_the_text() -> None:
+    def split(value: object) -> object:
+        return value.split(";") if isinstance(value, str) else value
+
+    assert bound_to(of(Annotated[list[str], BeforeValidator(split)]), '["a"];b') == ['["a"]', "b"]
+
+
+HARD = [
+    of(hint) for hint in (Fork, Expression, Json, Trip, Book, Cat | Bird, list[Song | Tune], Mixed, tuple[int, str])
+]
+
+
+@given(json_values, st.booleans())
+def test_no_value_makes_bind_raise(value: Any, as_text: bool) -> None:
+    sent = msgspec.json.encode(value).decode() if as_text else value
+    for made in HARD:
+        assert isinstance(made.bind({"what": sent}), Bound | Complaint)
+        assert type(made.accepts.resolve({"what": sent})) is dict
+
+
+def test_what_a_policy_reads_of_a_text_is_what_the_function_gets() -> None:
+    assert subject_of(of(list[Span]), {"what": '[{"begin": "2026-01-02"}]'}).args == {
+        "what": [{"begin": "2026-01-02", "end": None}]
+    }
 
 
 # ---- complaints ------------------------------------------------------------------------------------------------------
@@ -420,6 +807,17 @@ def complaint(made: AnyTool, what: Any) -> str:
         (Customer, {"name": "n", "home": 3}, "- what.home: Input should be an object"),
         (Customer, {"name": "n", "home": {"street": "s", "zip": "1"}}, "- what.home.zip: String should match pattern"),
         (Literal[1, 2], 3, "- what: Input should be 1 or 2 (got 3"),
+        (
+            Cat | Bird,
+            {"kind": "bird", "song": None, "eggs": ["x"]},
+            'unable to parse string as an integer (got "x"; expected {"type":"integer"})',
+        ),
+        (
+            Annotated[Cat | Bird, Field(discriminator="kind")],
+            {"kind": "bird", "eggs": []},
+            '- what.song: it is missing (expected {"anyOf":[{"type":"string"},{"type":"null"}]})',
+        ),
+        (Node, {"value": 1, "children": [{"value": "x"}]}, "- what.children[0].value: Input should be a valid integer"),
         (
             Colour | None,
             "green",
@@ -452,8 +850,6 @@ def test_a_hostile_validator_is_a_complaint() -> None:
 
     def refuse(value: object) -> object:
         raise Mute
-
-    from pydantic import AfterValidator
 
     check: Callable[[object], object] = refuse
     assert "they could not be checked: Mute" in complaint(of(Annotated[int, AfterValidator(check)]), 1)

@@ -25,9 +25,10 @@ from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.messages import ToolCall, ToolResult
 from holdfast.records import ErrorInfo, Failed
-from holdfast.tools import AnyTool, Bound, Complaint, Tool, ToolRetry, results, tool
+from holdfast.tools import AnyTool, Bound, Complaint, Tool, ToolRetry, Toolset, results, tool
 from holdfast.tools.context import Context
 from holdfast.tools.definition import read_docstring
+from holdfast.tools.schema import check_result
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
@@ -354,6 +355,192 @@ def test_a_bound_method_can_be_a_tool() -> None:
     assert list(tool(Shop().stock).parameters["properties"]) == ["item"]
 
 
+# ---- partials and objects --------------------------------------------------------------------------------------------
+
+
+def pay(ctx: Context, account: str, to: str, cents: int = 5) -> str:
+    """Pay.
+
+    Args:
+        account: The account that pays.
+        to: The one who gets it.
+    """
+    assert ctx is CONTEXT
+    return f"{account} pays {to} {cents}"
+
+
+async def pay_later(account: str, to: str) -> str:
+    return f"{account} pays {to} later"
+
+
+@dataclass
+class Shelf:
+    """A shelf."""
+
+    books: list[str]
+
+    def __call__(self, part: str) -> list[str]:
+        """Search the shelf."""
+        return [book for book in self.books if part in book]
+
+
+class Ask:
+    """Ask the editor."""
+
+    async def __call__(self, question: str, urgent: bool = False) -> str:
+        return f"{question}{'!' * urgent}"
+
+
+def test_a_partial_has_the_name_and_the_docstring_of_its_function() -> None:
+    made = tool(functools.partial(pay, account="mine"))
+    assert (made.name, made.description) == ("pay", "Pay.")
+
+
+def test_what_a_partial_binds_is_not_offered() -> None:
+    made = tool(functools.partial(pay, account="mine"))
+    assert made.parameters["properties"] == {
+        "to": {"type": "string", "description": "The one who gets it."},
+        "cents": {"type": "integer", "description": "Default: 5."},
+    }
+    assert made.accepts.context == "ctx"
+
+
+def test_what_a_partial_binds_can_not_be_given() -> None:
+    said = complaint(tool(functools.partial(pay, account="mine")), account="yours", to="x")
+    assert "- account: there is no such argument; there are: to, cents" in said
+
+
+@pytest.mark.parametrize(
+    ("function", "sent", "value"),
+    [
+        (functools.partial(pay, account="mine"), {"to": "you"}, "mine pays you 5"),
+        (functools.partial(pay, CONTEXT, "mine"), {"to": "you", "cents": 1}, "mine pays you 1"),
+        (functools.partial(functools.partial(pay, account="mine"), cents=7), {"to": "you"}, "mine pays you 7"),
+        (functools.partial(pay_later, "mine"), {"to": "you"}, "mine pays you later"),
+        (Shelf(["Emma", "Ulysses"]), {"part": "mm"}, ["Emma"]),
+        (Ask(), {"question": "Now", "urgent": True}, "Now!"),
+        (functools.partial(Ask(), urgent=True), {"question": "Now"}, "Now!"),
+    ],
+    ids=["by name", "by place", "twice", "async", "object", "async object", "partial of an object"],
+)
+async def test_a_partial_or_an_object_is_called_with_what_it_binds_and_what_is_sent(
+    function: Callable[..., Any], sent: dict[str, Any], value: object
+) -> None:
+    assert await invoke(tool(function), **sent) == value
+
+
+@pytest.mark.parametrize(
+    ("function", "on_loop"),
+    [(functools.partial(pay_later, "a"), True), (Ask(), True), (functools.partial(Ask()), True), (Shelf([]), False)],
+    ids=["partial", "object", "partial of an object", "plain object"],
+)
+def test_what_is_async_inside_runs_on_the_event_loop(function: Callable[..., Any], on_loop: bool) -> None:
+    assert tool(function).on_loop is on_loop
+
+
+def test_an_object_is_called_after_its_class() -> None:
+    assert (tool(Shelf([])).name, tool(Ask()).name, tool("ask")(Ask()).name) == ("Shelf", "Ask", "ask")
+
+
+def test_an_object_is_described_by_its_call_or_by_its_class() -> None:
+    assert (tool(Shelf([])).description, tool(Ask()).description) == ("Search the shelf.", "Ask the editor.")
+
+
+def test_an_object_gives_the_same_tool_each_time() -> None:
+    shelf = Shelf([])
+    assert tool(shelf) == tool(shelf)
+
+
+def test_a_partial_or_an_object_in_a_list_of_tools_becomes_a_tool() -> None:
+    given: list[Any] = [functools.partial(pay, account="mine"), Ask()]
+    assert Toolset(*given).names == ("pay", "Ask")
+
+
+def test_the_result_of_a_partial_is_checked_against_the_type_of_its_function() -> None:
+    assert check_result(functools.partial(pay, account="mine"), b"3") == "Input should be a valid string"
+
+
+# ---- docstrings ------------------------------------------------------------------------------------------------------
+
+NUMPY = """Find books.
+
+The newest first.
+
+Parameters
+----------
+title, author : str
+    Words, in any order.
+
+    Case does not count.
+limit : {1, 2}, optional
+    How many: at most.
+*rest
+
+Returns
+-------
+list
+    The books.
+
+Other Parameters
+----------------
+**more : int
+    Anything else.
+"""
+SPHINX = """Find books.
+
+The newest first.
+
+:param title: Words,
+    in any order.
+:type title: str
+:param int limit: How many: at most.
+:param dict[str, int] more: Anything else.
+:returns: The books.
+:rtype: list
+"""
+
+
+def test_a_docstring_in_numpy_style_describes_the_parameters() -> None:
+    text, descriptions = read_docstring(NUMPY)
+    assert text == "Find books.\n\nThe newest first.\n\nReturns\n-------\nlist\n    The books."
+    words = "Words, in any order. Case does not count."
+    limit, more = "How many: at most.", "Anything else."
+    assert descriptions == {"title": words, "author": words, "limit": limit, "rest": "", "more": more}
+
+
+def test_a_docstring_in_sphinx_style_describes_the_parameters() -> None:
+    text, descriptions = read_docstring(SPHINX)
+    assert text == "Find books.\n\nThe newest first.\n\n:returns: The books.\n:rtype: list"
+    words = "Words, in any order."
+    assert descriptions == {"title": words, "limit": "How many: at most.", "more": "Anything else."}
+
+
+@every(
+    "doc",
+    [
+        "Parameters\n\nThere are none.",
+        "A table.\n\nName\n----\nx : int",
+        "Use `:param` with care: it is old.",
+        "Text with: a colon",
+        "Parameters\n----------\n",
+    ],
+)
+def test_a_docstring_that_describes_no_parameter_is_all_text(doc: str) -> None:
+    assert read_docstring(doc) == (doc.strip(), {})
+
+
+def test_a_text_in_the_annotation_wins_over_the_docstring() -> None:
+    @tool
+    def find(email: Annotated[str, "from the annotation"]) -> None:
+        """Find.
+
+        Args:
+            email: from the docstring.
+        """
+
+    assert find.parameters["properties"]["email"]["description"] == "from the annotation"
+
+
 # ---- what can't be a tool --------------------------------------------------------------------------------------------
 
 
@@ -419,8 +606,8 @@ def test_a_generator_is_refused(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [3, Plain, Plain(), functools.partial(add.function, b=1), len],
-    ids=["number", "class", "object", "partial", "built-in"],
+    [3, Plain, Plain(), len, functools.partial(len), functools.partial(Plain)],
+    ids=["number", "class", "object", "built-in", "partial of a built-in", "partial of a class"],
 )
 def test_what_is_not_a_function_is_refused(function: Any) -> None:
     with pytest.raises(ToolInvalid, match="a function is wanted"):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.store.contract import Command, Durability, Owner, Reader, StoreLimits
+    from holdfast.store.spending import SpendOf
+    from holdfast.store.sqlite.backup import BackupReport
 
 
 T = TypeVar("T")
@@ -112,6 +114,24 @@ class _FileBackend(Backend):
         with self._watcher.waiting():
             return await super().changed(version, timeout)
 
+    async def backup(self, target: Path, spend_of: SpendOf | None, *, with_key: bool) -> BackupReport:
+        self._check_usable()
+        from holdfast.store.sqlite.backup import copy_store  # few processes make backups
+
+        stopped = threading.Event()
+        copying = asyncio.ensure_future(
+            asyncio.to_thread(copy_store, self.path, target, self.limits, spend_of, stopped.is_set, with_key=with_key)
+        )
+        try:
+            made = await asyncio.shield(copying)
+        except asyncio.CancelledError:
+            stopped.set()
+            await asyncio.wait([copying])
+            raise
+        if made is None:
+            raise errors.StoreClosed
+        return made
+
     async def close(self) -> None:
         if self._closing is None:
             self._closed = True
@@ -165,6 +185,10 @@ class SqliteBackend(_FileBackend):
             except BaseException:
                 self._stop()
                 raise
+
+    @property
+    def wiped(self) -> bool:
+        return not self._writer.wipes
 
     def _stop(self) -> None:
         self._close_readers()

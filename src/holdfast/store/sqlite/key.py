@@ -88,6 +88,10 @@ class Seal:
         said = (type(row).__name__.removeprefix("Stored").lower(), *fields)
         return blake2b(_encode(said), key=self._rows, digest_size=_SEAL_BYTES).digest()
 
+    def id_hash(self, id: str) -> bytes:
+        """The keyed hash of an id that was forgotten."""
+        return blake2b(id.encode(), key=self._derived(b"forgotten"), digest_size=KEY_BYTES).digest()
+
     def matches(self, row: Wait | StoredRule | Fold, mac: object) -> bool:
         """True if `mac` is the seal of the row."""
         return isinstance(mac, bytes) and compare_digest(self.of(row), mac)

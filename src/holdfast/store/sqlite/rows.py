@@ -127,6 +127,8 @@ class SqliteRows(SqliteTables):
             (self._saved, *_row_update(*_SAVED)),
         )
         self._touched = False
+        self.wipe_due = False
+        """A session was forgotten since the writer last looked."""
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:
@@ -196,6 +198,16 @@ class SqliteRows(SqliteTables):
         self._salts.pop(row.no, None)
         for held, _, _ in self._held:
             held.pop(row.no, None)
+
+    def reader(self) -> SqliteReader:
+        """Reads of the rows inside this transaction. Held-back changes to rows of journals are not in them."""
+        self.flush_records()
+        return SqliteReader(self.db, self.seal, self.page_bytes)
+
+    def wipe_later(self) -> None:
+        if self._instance:  # in memory there is no log
+            self.wipe_due = True
+            self.run("INSERT OR REPLACE INTO meta (key, value) VALUES ('wipe_due', x'01')")
 
     # ---- journals ----
 

@@ -335,6 +335,36 @@ ALTER TABLE waits ADD COLUMN mac BLOB;
 ALTER TABLE rules ADD COLUMN mac BLOB;
 """
 _V7: Final = """
+-- What the records of forgotten sessions have spent, without their ids; day -1 of an agent: some of it is unknown.
+-- Keyed hashes of the ids that are refused from now on. `meta` has `epoch_floor`: the leases of new journals begin
+-- above those of forgotten ones; and `wipe_due` while forgotten bytes may still be in the write-ahead log.
+CREATE TABLE forgotten_spending (
+    agent         TEXT NOT NULL,
+    day           INTEGER NOT NULL,
+    model_calls   INTEGER NOT NULL,
+    tool_calls    INTEGER NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost_micros   INTEGER NOT NULL,
+    unpriced      INTEGER NOT NULL,
+    tasks         INTEGER NOT NULL,
+    wall_ms       INTEGER NOT NULL,
+    PRIMARY KEY (agent, day)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE forgotten_ids (
+    hash BLOB PRIMARY KEY,
+    at   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tombstones_by_session ON tombstones (session) WHERE session IS NOT NULL;
+-- The index of memory leaves no removed word behind, and can be rebuilt from its table.
+DROP TABLE memory_words;
+CREATE VIRTUAL TABLE memory_words USING fts5 (
+    key, value, content = 'memories', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
+);
+INSERT INTO memory_words (memory_words, rank) VALUES ('secure-delete', 1);
+INSERT INTO memory_words (memory_words) VALUES ('rebuild');
+"""
+_V8: Final = """
 -- The state of a session after some of its records, sealed: a cache, which may be deleted at any time. `anchor` is the
 -- checksum of record `seq`. And where a journal ended when an input was accepted: what follows from it comes later.
 CREATE TABLE folds (
@@ -350,7 +380,7 @@ ALTER TABLE inputs ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
 -- Who had a session at a record, for forks.
 CREATE INDEX records_handed ON records (journal, seq) WHERE substr(body, 1, 14) = x'7b2274223a2268616e646564222c';
 """
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8)
 SEALED: Final = 6
 """The first schema with sealed waits and rules."""
 VERSION: Final = len(MIGRATIONS)

@@ -13,7 +13,17 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors import JournalCorrupt, JournalMissing, JournalPruned, MemoryCorrupt, RuleCorrupt, StoreError
+from holdfast.effects.canonical import canonical
+from holdfast.errors import (
+    JournalCorrupt,
+    JournalForgotten,
+    JournalMissing,
+    JournalPruned,
+    MemoryCorrupt,
+    RuleCorrupt,
+    StoreError,
+)
+from holdfast.names import agent_session_process
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import InputRow, JournalRow, StoreLimits
 from holdfast.store.folds import Fold
@@ -95,6 +105,9 @@ class SqliteTables:
 
     def drop_journal(self, row: JournalRow) -> None:
         """Forget a removed journal."""
+
+    def wipe_later(self) -> None:
+        """Note that removed bytes may still be in the log."""
 
 
 def input_row(found: tuple[Any, ...]) -> InputRow:
@@ -288,17 +301,29 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         return MemoryScope(scope, *self._one(f"{sql} WHERE m.scope = ? AND {_UNEXPIRED}", scope, now))
 
     def put(self, entry: MemoryEntry) -> None:
+        self._drop_words("scope = ? AND key = ?", entry.scope, entry.key)
         self._run(_PUT_MEMORY, *astuple(entry), size_of(entry.key, entry.value), _memory_crc(entry))
-        number = self._number(entry.scope, entry.key)
-        self._run("DELETE FROM memory_words WHERE rowid = ?", number)
-        self._run("INSERT INTO memory_words (rowid, key, value) VALUES (?, ?, ?)", number, entry.key, entry.value)
+        sql = "INSERT INTO memory_words (rowid, key, value) SELECT id, key, value FROM memories"
+        self._run(f"{sql} WHERE scope = ? AND key = ?", entry.scope, entry.key)
 
     def remove(self, scope: str, key: str) -> None:
-        self._run("DELETE FROM memory_words WHERE rowid = ?", self._number(scope, key))
+        self._drop_words("scope = ? AND key = ?", scope, key)
         self._run("DELETE FROM memories WHERE scope = ? AND key = ?", scope, key)
 
-    def _number(self, scope: str, key: str) -> int:
-        return self._one("SELECT id FROM memories WHERE scope = ? AND key = ?", scope, key)
+    def _drop_words(self, where: str, *values: Any) -> None:
+        """Remove entries from the index, before they change: it needs the words that it has of them."""
+        sql = "INSERT INTO memory_words (memory_words, rowid, key, value) SELECT 'delete', id, key, value FROM memories"
+        self._run(f"{sql} WHERE {where}", *values)
+
+    def forget(self, scope: str) -> int:
+        """Remove all entries of a scope with their history; answers how many."""
+        self._drop_words("scope = ?", scope)
+        self._run("DELETE FROM memory_changes WHERE scope = ?", scope)
+        self._run("DELETE FROM memories WHERE scope = ?", scope)
+        return self._db.changes()
+
+    def count(self, scope: str) -> int:
+        return self._one("SELECT count(*) FROM memories WHERE scope = ?", scope)
 
     def add_change(self, change: MemoryChange, keep: int) -> None:
         """Add to the history of an entry, which keeps its last `keep` changes."""
@@ -635,11 +660,11 @@ _TOTAL: Final = -1
 _NO_AGENT: Final = ""
 """The agent of journals without one."""
 _SPEND_COLUMNS: Final = ", ".join(Spend.__struct_fields__)
-_ADD_SPEND: Final = (
-    insert_into("spending", f"agent, day, {_SPEND_COLUMNS}")
-    + " ON CONFLICT (agent, day) DO UPDATE SET "
-    + ", ".join(f"{name} = {name} + excluded.{name}" for name in Spend.__struct_fields__)
+_ADDS: Final = " ON CONFLICT (agent, day) DO UPDATE SET " + ", ".join(
+    f"{name} = {name} + excluded.{name}" for name in Spend.__struct_fields__
 )
+_ADD_SPEND: Final = insert_into("spending", f"agent, day, {_SPEND_COLUMNS}") + _ADDS
+_KEEP_SPEND: Final = insert_into("forgotten_spending", f"agent, day, {_SPEND_COLUMNS}") + _ADDS
 
 
 class SpendingTable(_Table):
@@ -664,6 +689,18 @@ class SpendingTable(_Table):
         self._run("UPDATE meta SET value = CAST('0' AS BLOB) WHERE key = 'spending_since'")
         for row in rows:
             self.add(row.agent, row.day, row.spend)
+
+    def forget(self, rows: Iterable[DailySpend], unsure: Iterable[str | None]) -> None:
+        """Keep the spending of forgotten records; `unsure` are agents with records that could not be read."""
+        spent = [(row.agent or _NO_AGENT, row.day, *astuple(row.spend)) for row in rows]
+        doubts = [(agent or _NO_AGENT, _TOTAL, *astuple(NO_SPEND)) for agent in unsure]
+        self._db.executemany(_KEEP_SPEND, [*spent, *doubts])
+
+    def forgotten(self) -> tuple[list[DailySpend], list[str | None]]:
+        """The spending of forgotten records, and the agents for which it is not complete."""
+        rows = self._all(f"SELECT agent, day, {_SPEND_COLUMNS} FROM forgotten_spending")
+        known = [DailySpend(agent or None, day, Spend(*numbers)) for agent, day, *numbers in rows if day != _TOTAL]
+        return known, [agent or None for agent, day, *_ in rows if day == _TOTAL]
 
     def since(self) -> int:
         """The position after which records are counted; above 0 in a store of an older schema."""
@@ -735,6 +772,16 @@ _TOMBSTONE_COLUMNS: Final = ", ".join((*Tombstone.__struct_fields__, "crc"))
 _SELECT_TOMBSTONES: Final = f"SELECT {_TOMBSTONE_COLUMNS} FROM tombstones"  # constants
 _INSERT_TOMBSTONE: Final = insert_into("tombstones", _TOMBSTONE_COLUMNS)
 _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' AND at BETWEEN 1 AND ? - 1"
+_GIVEN_TO: Final = (
+    # The index holds only the inputs that give a process to another session.
+    "SELECT DISTINCT j.id FROM inputs i INDEXED BY inputs_that_transfer JOIN journals j ON j.no = i.journal"
+    " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.body = ?"
+)
+_FREE_BLOB: Final = (
+    # Attachments without a session (the session is "") are for whoever they are shared with.
+    "SELECT 1 FROM blobs b WHERE b.digest = ? AND NOT EXISTS (SELECT 1 FROM refs r WHERE r.digest = b.digest)"
+    " AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.digest = b.digest AND a.session != '')"
+)
 _spent_decoder: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
 
 
@@ -747,10 +794,13 @@ class RetentionTable(_CheckedTable[Tombstone]):
     def find(self, journal: str) -> Tombstone | None:
         return self._first_sound("journal = ?", journal)
 
-    def missing(self, journal: str) -> JournalMissing | JournalPruned:
+    def missing(self, journal: str) -> JournalMissing:
         """The error for a journal without a row."""
         stone = self.find(journal)
-        return JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
+        if stone is not None:
+            return JournalPruned(journal, stone.detail, stone.at)
+        at = self.forgotten_at(journal)
+        return JournalMissing(journal) if at is None else JournalForgotten(journal, at)
 
     def last_position_of(self, row: JournalRow) -> int:
         self._tables.flush_records()
@@ -766,17 +816,27 @@ class RetentionTable(_CheckedTable[Tombstone]):
         position of the store is never given to another record.
         """
         self._tables.flush_records()
-        newest = self._one("SELECT max(pos) FROM records")
         self._run(
             "DELETE FROM blobs WHERE at < ? AND digest IN (SELECT digest FROM refs WHERE journal = ?) AND NOT EXISTS"
             " (SELECT 1 FROM refs WHERE refs.digest = blobs.digest AND refs.journal != ?) AND NOT EXISTS"
             " (SELECT 1 FROM attachments WHERE attachments.digest = blobs.digest)",
             *(stone.at - BLOB_GRACE_MS, row.no, row.no),
         )
-        for table in ("records", "inputs", "input_aliases", "waits", "refs", "folds"):
-            self._run(f"DELETE FROM {table} WHERE journal = ?", row.no)  # constants
-        self._run("DELETE FROM notifications WHERE journal = ?", row.id)
-        self._run("DELETE FROM journals WHERE no = ?", row.no)
+        self._remove([row])
+        spent = msgspec.json.encode(stone.spent).decode()
+        self._run(_INSERT_TOMBSTONE, *astuple(stone)[:-1], spent, _tombstone_crc(stone))
+
+    def _remove(self, rows: Iterable[JournalRow]) -> int:
+        """Remove journals with all that belongs to them, except blobs; answers how many records."""
+        self._tables.flush_records()
+        newest, removed = self._one("SELECT max(pos) FROM records"), 0
+        for row in rows:
+            for table in ("inputs", "input_aliases", "waits", "refs", "folds", "records"):
+                self._run(f"DELETE FROM {table} WHERE journal = ?", row.no)  # constants
+            removed += self._db.changes()
+            self._run("DELETE FROM notifications WHERE journal = ?", row.id)
+            self._run("DELETE FROM journals WHERE no = ?", row.no)
+            self._tables.drop_journal(row)
         # Keep the newest position in use, by a record of journal 0: SQLite would give it to the next record.
         if self._one("SELECT max(pos) FROM records") == newest:
             self._run("DELETE FROM records WHERE journal = 0 AND pos < ?", newest)
@@ -784,9 +844,76 @@ class RetentionTable(_CheckedTable[Tombstone]):
             self._run("DELETE FROM records WHERE journal = 0")
             sql = "INSERT INTO records (pos, journal, seq, epoch, crc, body) VALUES (?, 0, ?, 0, 0, x'')"
             self._run(sql, newest, newest)
-        spent = msgspec.json.encode(stone.spent).decode()
-        self._run(_INSERT_TOMBSTONE, *astuple(stone)[:-1], spent, _tombstone_crc(stone))
-        self._tables.drop_journal(row)
+        return removed
+
+    # ---- forgetting ----
+
+    def working_for(self, session: str) -> list[str]:
+        """The journals that work for a session, or were given to it."""
+        given = self._all(_GIVEN_TO, canonical({"session": session}))
+        rows = self._all("SELECT id FROM journals WHERE session = ? ORDER BY no", session)
+        return [journal for (journal,) in (*rows, *given)]
+
+    def forks_of(self, session: str) -> list[str]:
+        return [journal for (journal,) in self._all("SELECT id FROM journals WHERE parent = ? ORDER BY no", session)]
+
+    def sessions_of(self, process: str) -> list[str]:
+        """The sessions that a process has made to ask agents."""
+        sql = "SELECT id FROM journals WHERE id >= ? AND id < ? AND kind = 'session'"
+        found = self._all(sql, f"{process}.", f"{process}/")
+        return [session for (session,) in found if agent_session_process(session) == process]
+
+    def tombstones_of(self, session: str) -> list[Tombstone]:
+        """The tombstones of processes that worked for a session, damaged or not."""
+        return [self._row(found)[0] for found in self._all(f"{_SELECT_TOMBSTONES} WHERE session = ?", session)]
+
+    def forget(self, rows: Sequence[JournalRow], ids: Sequence[str], epoch: int) -> tuple[int, int]:
+        """Remove journals and all rows that name these ids; answers how many records and blobs.
+
+        Leases of new journals get epochs above `epoch`. Blobs that no other session has go as well.
+        """
+        digests = dict.fromkeys(
+            digest
+            for sql, values in (
+                ("SELECT digest FROM refs WHERE journal = ?", [row.no for row in rows]),
+                ("SELECT digest FROM attachments WHERE session = ?", ids),
+            )
+            for value in values
+            for (digest,) in self._all(sql, value)
+        )
+        removed = self._remove(rows)
+        for id in ids:
+            self._run("DELETE FROM attachments WHERE session = ?", id)
+            self._run("DELETE FROM notifications WHERE journal = ?", id)
+            self._run("DELETE FROM refusals WHERE journal = ?", id)
+            self._run("DELETE FROM tombstones WHERE journal = ? OR session = ?", id, id)
+        blobs = [digest for digest in digests if self._one(_FREE_BLOB, digest) is not None]
+        for digest in blobs:
+            self._tables.attachments.forget(digest)
+        if epoch > self.epoch_floor():
+            self._run("INSERT OR REPLACE INTO meta (key, value) VALUES ('epoch_floor', ?)", b"%d" % epoch)
+        self._tables.wipe_later()
+        return removed, len(blobs)
+
+    def epoch_floor(self) -> int:
+        """The highest epoch of a forgotten journal. A stale lease of one never fits a new journal with its id."""
+        return int(self._one("SELECT value FROM meta WHERE key = 'epoch_floor'") or 0)
+
+    def wipe_due(self) -> bool:
+        """True while bytes of forgotten sessions may be in the write-ahead log."""
+        return self._one("SELECT 1 FROM meta WHERE key = 'wipe_due'") is not None
+
+    def refuse_id(self, id: str, at: int) -> None:
+        """Refuse an id from now on; only its keyed hash is stored."""
+        if self._tables.seal is not None:
+            hashed = self._tables.seal.id_hash(id)
+            self._run("INSERT OR IGNORE INTO forgotten_ids (hash, at) VALUES (?, ?)", hashed, at)
+
+    def forgotten_at(self, id: str) -> int | None:
+        """When the session with this id was forgotten, if its hash was kept."""
+        if self._tables.seal is None or self._one("SELECT 1 FROM forgotten_ids LIMIT 1") is None:
+            return None
+        return self._one("SELECT at FROM forgotten_ids WHERE hash = ?", self._tables.seal.id_hash(id))
 
     def trim(self, row: JournalRow, seq: int) -> int:
         self._tables.flush_records()

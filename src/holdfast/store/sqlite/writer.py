@@ -40,6 +40,7 @@ _NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shar
 _FRAME: Final = 4_096 + 24
 _CHECKPOINT_FRAMES: Final = 1_000
 _RESET_BUSY_MS: Final = 50
+_WIPE_BUSY_MS: Final = 500
 _LINGER: Final = 0.0005
 """Time that a patient command waits for others, in seconds: about that of a commit."""
 RELEASE_LEASES: Final = """
@@ -70,6 +71,10 @@ class StoreWriter:
         self._checkpoint_after = min(_CHECKPOINT_FRAMES, self._limits.wal_bytes // _FRAME // 2)
         self._frames = 0
         self._checkpointed = 0
+        self.wipes = False
+        """Bytes of forgotten sessions may be in the log."""
+        self._marked = False
+        """The store has a mark that they were."""
 
     # ---- from the event loop ----
 
@@ -78,6 +83,8 @@ class StoreWriter:
         self._attach(*self._backend.connect_writer())
         try:
             self._register()
+            self.wipes = self._attached().retention.wipe_due()
+            self._wipe()
         except BaseException:
             self._detach()
             raise
@@ -120,6 +127,7 @@ class StoreWriter:
 
     def _serve(self, jobs: list[WriteJob]) -> None:
         answers, foreign = self._commit(jobs)
+        self._wipe()
         crash_point("store.before_answer")
         self._answer(list(zip(jobs, answers, strict=True)), foreign)
         crash_point("store.answered")
@@ -168,6 +176,11 @@ class StoreWriter:
         answers = Transaction(rows, self._limits, self._backend.clock.read()).apply_all([job.command for job in jobs])
         self._batch += 1
         changed = rows.finish(self._batch)
+        if rows.wipe_due:
+            self.wipes, rows.wipe_due = True, False
+        elif self._marked and not self.wipes and changed:
+            rows.db.execute("DELETE FROM meta WHERE key = 'wipe_due'")
+            self._marked = False
         crash_point("store.written")
         return answers, foreign, changed
 
@@ -305,6 +318,17 @@ class StoreWriter:
             else:
                 self._rows.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
+    def _wipe(self) -> None:
+        """Remove the bytes of forgotten sessions from the log: copy all of it into the file, and cut it off."""
+        if not self.wipes or self._rows is None:
+            return
+        crash_point("store.before_wipe")
+        with suppress(apsw.Error):  # a reader is in the way: tried again after the next commit, and when it is opened
+            self._reset_log(self._rows.db, _WIPE_BUSY_MS)
+            self._frames = self._checkpointed = 0
+            self.wipes, self._marked = False, True
+            crash_point("store.wiped")
+
     def _pinned(self) -> errors.HoldfastError | None:
         """The error for all writes if the log has reached its limit and can't be reset."""
         size = self._frames * _FRAME
@@ -329,6 +353,7 @@ def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs:
     try:
         connection.set_busy_timeout(limits.busy_ms)
         connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = OFF")
+        connection.execute("PRAGMA secure_delete = ON")  # what is removed is overwritten
         try:
             check_schema(path, connection)
             _bring_up_to_date(connection, path, now)

@@ -1,19 +1,29 @@
-"""Forgetting: journals that are over leave a tombstone, and long ones lose their oldest records."""
+"""Retention: sessions are forgotten, journals that are over leave a tombstone, long ones lose their oldest records."""
 
 # ruff: noqa: D103  the name of a case is its sentence
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Fenced, InvalidNumber, JournalConflict, JournalInUse, JournalMissing, JournalPruned
-from holdfast.records import Admitted, Ended, Record, Started
+from holdfast.errors import (
+    Fenced,
+    ForgetRefused,
+    InvalidNumber,
+    JournalConflict,
+    JournalForgotten,
+    JournalInUse,
+    JournalMissing,
+    JournalPruned,
+    SessionForked,
+)
+from holdfast.records import Admitted, Done, Ended, Record, Started
 from holdfast.store.audit import audit
 from holdfast.store.spending import ReadBlob, Spend
 from holdfast.testing.conformance.suite import Reopen, append_here, leased, open_each_wait, refusal, step, with_blob
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Store
-    from holdfast.store.retention import Tombstone
+    from holdfast.store.retention import Forgotten, Tombstone
     from holdfast.testing.clock import ManualClock
 
 
@@ -196,3 +206,99 @@ async def old_waits_that_are_settled_are_removed(store: Store, lease: Lease, clo
     assert await store.count_old("a", clock.read().wall, (), "w.") == (0, 1)
     assert await store.remove_waits(lease, "w.", clock.read().wall) == 1
     assert [wait.name for wait in await store.waits("a")] == ["w.2", "w.3", "x.1"]
+
+
+async def a_forgotten_session_leaves_no_row_and_frees_its_id(store: Store, lease: Lease, reopen: Reopen) -> None:
+    blob = await store.put_blob(b"large")
+    await append_here(store, lease, with_blob(blob))
+    await store.accept("a", "hello", key="k")
+    await store.open_wait("a", "w", deadline=5)
+    await store.notify("a", kind="task", title="done")
+    await store.put_attachment(b"a map", "text/plain", session="a")
+    await store.memory_put("a", "k", "blue")
+    await store.note_refusal("a", agent=None, key=None, error="InboxFull", message="full")
+    forgotten = await store.forget_session("a", _spends_nothing)
+    assert (forgotten.journals, forgotten.records, forgotten.attachments, forgotten.memories) == (("a",), 2, 2, 1)
+    store = await reopen()
+    await refusal(JournalMissing, store.journal("a"))
+    assert await store.journals() == await store.due() == await store.notifications() == await store.refusals() == []
+    assert await store.attachments("a") == await store.memory_history("a", "k") == []
+    assert (await store.memory_search(None, "blue")).entries == []
+    assert await store.blob(blob.digest) is None
+    assert (await store.open_journal("a")).head == 1
+
+
+async def a_stale_lease_never_fits_a_session_that_has_the_id_again(store: Store, lease: Lease) -> None:
+    await store.forget_session("a", _spends_nothing)
+    await refusal(JournalMissing, store.append(lease, [step("x")], head=1), store.renew(lease), store.release(lease))
+    await store.open_journal("a")
+    again = await store.claim("a")
+    assert again.epoch > lease.epoch
+    await refusal(Fenced, store.append(lease, [step("x")], head=1), store.renew(lease), store.release(lease))
+    assert await store.append(again, [step("x")], head=1) == 2
+
+
+async def what_works_for_a_session_is_forgotten_with_it(store: Store) -> None:
+    await store.open_journal("s")
+    await store.open_journal("below", session="s", role="agent")
+    await store.open_journal("task", "process", session="below", role="task")
+    await store.open_journal("other")
+    assert "works for 's'" in (await refusal(ForgetRefused, store.forget_session("below", _spends_nothing))).reason
+    assert set((await store.forget_session("s", _spends_nothing)).journals) == {"s", "below", "task"}
+    assert [line.id for line in await store.journals()] == ["other"]
+
+
+async def forks_are_forgotten_only_when_they_are_meant(store: Store) -> None:
+    await store.open_journal("s")
+    await store.fork("branch", "s", 1)
+    await store.fork("twig", "branch", 1)
+    refused = await refusal(SessionForked, store.forget_session("s", _spends_nothing))
+    assert refused.forks == ("branch", "twig")
+    assert set((await store.forget_session("s", _spends_nothing, forks=True)).journals) == {"s", "branch", "twig"}
+
+
+async def a_forgotten_id_is_refused_if_its_hash_was_kept(store: Store, reopen: Reopen) -> None:
+    for name in ("free", "kept"):
+        await store.open_journal(name)
+        await store.forget_session(name, _spends_nothing, keep_hash=name == "kept")
+    store = await reopen()
+    await store.open_journal("free")
+    again = (store.open_journal("kept"), store.fork("kept", "free", 1), store.journal("kept"), store.accept("kept", 1))
+    await refusal(JournalForgotten, *again, journal="kept")
+
+
+async def a_session_that_is_not_idle_is_not_forgotten_by_age(store: Store, lease: Lease, clock: ManualClock) -> None:
+    now = clock.read().wall
+    assert "holds it" in (await refusal(JournalInUse, _forget_idle(store, now + 1))).reason
+    await store.release(lease)
+    assert "has changed" in (await refusal(JournalInUse, _forget_idle(store, now))).reason
+    await store.accept("a", "hello")
+    assert "came for it" in (await refusal(JournalInUse, _forget_idle(store, now + 1))).reason
+
+
+async def _forget_idle(store: Store, since: int) -> Forgotten:
+    return await store.forget_session("a", _spends_nothing, idle_since=since)
+
+
+async def spending_survives_forgetting(store: Store) -> None:
+    spend = Spend(model_calls=1, cost_micros=7)
+    await store.open_journal("s", agent="f")
+    await append_here(store, await store.claim("s"), step("x"), spend=spend)
+
+    def spend_of(record: Record, _: ReadBlob) -> Spend | None:
+        return spend if isinstance(record, Done) else None
+
+    await store.forget_session("s", spend_of)
+    assert await store.spent("f") == spend
+    assert await store.examine(lambda reader: audit(reader, None, _spends_nothing)) == []
+    await store.rebuild_spending(_spends_nothing)
+    assert await store.spent("f") == spend
+
+
+async def the_newest_position_outlives_a_forgotten_session(store: Store) -> None:
+    await store.open_journal("before")
+    await store.open_journal("s")
+    last = await store.last_position()
+    await store.forget_session("s", _spends_nothing)
+    await store.open_journal("after")
+    assert [(found.pos, found.journal) for found in await store.feed(after=last)] == [(last + 1, "after")]

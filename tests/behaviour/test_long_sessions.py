@@ -148,6 +148,16 @@ async def test_a_session_whose_store_lost_its_folds_saves_one_at_its_next_turn(t
     assert len(_folds(path)) == 1
 
 
+async def test_a_forgotten_session_leaves_no_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fold_often(monkeypatch)
+    path = tmp_path / "store.db"
+    async with hf.open(path, agents=[agent_of()]) as runtime:
+        await play_all(runtime.session("s", agent="a"), ["talk"] * 3)
+        assert await runtime.store.fold("s") is not None
+        await runtime.forget("s")
+    assert _folds(path) == []
+
+
 # ---- what is read ----------------------------------------------------------------------------------------------------
 
 

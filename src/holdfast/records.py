@@ -170,6 +170,8 @@ class Ended(_Record, frozen=True, gc=False, tag="ended"):
     blob: Blob | None = None
     error: ErrorInfo | None = None
     unstarted: bool = False
+    trace: str = ""
+    """The traceback of the error, redacted and cut; empty in older journals and for errors without one."""
 
 
 class Intended(_Record, frozen=True, gc=False, tag="intended"):
@@ -214,6 +216,8 @@ class Failed(_Record, frozen=True, gc=False, tag="failed"):
     """Details, such as the tries of a model call."""
     taint: InputTaint | None = None
     """The taint of the error of a sub-agent. None: the definition of the tool decides."""
+    trace: str = ""
+    """The traceback of the error, redacted and cut. For people: no model reads it."""
 
 
 class Unknown(_Record, frozen=True, gc=False, tag="unknown"):

@@ -72,6 +72,6 @@ def test_every_test_file_that_the_promises_name_exists() -> None:
 
 @every("page", PAGES, ids=lambda page: page.name)
 def test_every_link_to_a_file_of_the_repository_works(page: Path) -> None:
-    words = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
-    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", words)
+    text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))  # code may look like a link
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -242,9 +242,10 @@ def _lines(path: Path) -> Iterator[str]:
 CHANCE: Final = (
     (r'"by":"(pid|process) \d+( \([0-9a-f]+\))?"', '"by":"this process"'),
     (r',"ms":\d+', ""),
+    (r'"trace":"Traceback (?:[^"\\]|\\.)*"', '"trace":"Traceback ..."'),
     (r"carry-[0-9a-f]{24}", "carry-1"),
 )
-"""What differs from run to run: the process, how long an effect took, and the random key of a delivery."""
+"""What differs from run to run: the process, how long an effect took, the random key of a delivery, tracebacks."""
 
 
 def _written(row: tuple[Any, ...]) -> str:

@@ -15,7 +15,10 @@ PACKAGE = Path(__file__).parents[2] / "src" / "holdfast"
 # A module may import from its own layer and from those above it in this list, never from below.
 # A dotted name gives a module another layer than its package.
 LAYERS: list[tuple[str, ...]] = [
-    ("errors", "clock", "names", "crashpoints", "records", "messages", "media", "eventloop", "plainfiles", "deps"),
+    (
+        *("errors", "clock", "names", "crashpoints", "records", "messages", "media", "eventloop", "plainfiles"),
+        *("deps", "logs"),
+    ),
     ("secrets",),
     ("effects",),
     (

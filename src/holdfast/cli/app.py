@@ -92,6 +92,7 @@ app = CommandGroup(
     name="holdfast", cls=RootGroup, no_args_is_help=True, invoke_without_command=True, pretty_exceptions_enable=False
 )
 
+_LOG_LEVEL: Final = "Log to the error stream from this level on: debug, info, warning, error."
 _PROFILE: Final = "The profile that gives defaults to options; 'holdfast profiles' lists them."
 
 
@@ -100,6 +101,10 @@ def holdfast(
     context: typer.Context,
     *,
     profile: Annotated[str | None, option("NAME", _PROFILE, envvar="HOLDFAST_PROFILE")] = None,
+    log_level: Annotated[str | None, option("LEVEL", _LOG_LEVEL, envvar="HOLDFAST_LOG_LEVEL")] = None,
+    log_format: Annotated[
+        str, option("FORMAT", "text (key=value) or json.", envvar="HOLDFAST_LOG_FORMAT", show_default=True)
+    ] = "text",
     version: Annotated[bool, flag("Show the version and exit.", "--version", is_eager=True)] = False,
 ) -> None:
     """A runtime for agents that can't lose their place.
@@ -110,6 +115,12 @@ def holdfast(
     if version:
         typer.echo(f"holdfast {__version__}")
         raise typer.Exit
+    if log_level is not None:
+        from holdfast import logs
+
+        if log_format not in {"text", "json"}:
+            raise errors.InvalidArgument("--log-format", log_format, "text or json")
+        logs.configure(log_level, json=log_format == "json")
     if context.invoked_subcommand not in {None, "profiles"}:  # those that look at profiles must work if one is broken
         from holdfast.cli.profiles import apply_profile
 

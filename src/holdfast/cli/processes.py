@@ -108,6 +108,10 @@ def _report_lines(out: Terminal, report: ProcessReport) -> Iterator[str]:
     yield f"  arguments {one_line(json_text(report.arguments), 400)}"
     facts = {"session": line.session, "parent": line.parent, "error": line.error}
     facts |= {"waits for": ", ".join(line.waits), "children": ", ".join(line.children)}
+    if line.retry_of is not None:
+        begun = "its failure" if line.retry_step is None else f"the step {line.retry_step}"
+        facts["retry of"] = f"{line.retry_of}, from {begun}; {output.count_noun(line.reused, 'result')} used again"
+    facts["retried as"] = ", ".join(line.retries)
     yield from (f"  {label:<9} {one_line(text, 400)}" for label, text in facts.items() if text)
     if line.status == "completed":
         yield f"  result    {one_line(json_text(report.result), 1_000)}"
@@ -272,6 +276,31 @@ async def cancel(id: ProcessArgument, *, reason: options.Reason = "", store: opt
         found = await find_process(runtime.store, id)
         asked = await runtime.processes.request_cancel(found, reason)
         return await _settle(runtime, process_journal(found), "cancelled", in_time=asked != "too_late")
+
+
+@processes.command()
+async def retry(
+    id: ProcessArgument,
+    *,
+    from_step: Annotated[
+        str | None, option("STEP", "Begin at this step or key; all later ones are done again.", "--from")
+    ] = None,
+    key: Annotated[str | None, option("KEY", "The same key again is the same retry.")] = None,
+    repeat_unknown: Annotated[
+        bool, flag("Also repeat effects of which nobody knows whether they took effect.", "--repeat-unknown")
+    ] = False,
+    store: options.Store = DEFAULT_STORE,
+) -> None:
+    """Start a process that failed, was cancelled or given up again, from its failure or from a step.
+
+    The retry is a new process: its id is printed, and a worker of the store runs it ('processes work').
+    """
+    async with sessions.edit_runtime(store) as runtime:
+        found = await find_process(runtime.store, id)
+        process = await runtime.processes.handle(found).retry(
+            from_step=from_step, key=key, repeat_unknown=repeat_unknown
+        )
+    stdout().line(process.id)
 
 
 @processes.command()

@@ -16,6 +16,7 @@ from holdfast.cli.output import Terminal, duration, json_text, one_line, printab
 from holdfast.messages import AssistantMessage, Message, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
 from holdfast.policy.approvals import Approved, decode_answer
 from holdfast.runtime.changes import cursor_tag, events_of
+from holdfast.runtime.reconciliation import ATTEMPT_PREFIX
 from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.session_records import RecordedRequest, environments_of, read_records, read_requests
 from holdfast.turns import conversation, keys
@@ -34,18 +35,25 @@ async def show(
     context: Annotated[bool, options.flag("The messages that the model sees now.", "--context")] = False,
     words: Annotated[str | None, options.option("WORDS", "Only messages with these words.", "--find")] = None,
     request: Annotated[int | None, options.option("N", "The request of the N-th call of the model.", min=1)] = None,
+    failures: Annotated[
+        bool, options.flag("All errors with their tracebacks; also of a process, a task or a trigger.", "--errors")
+    ] = False,
 ) -> None:
     """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
-    if sum((raw, history, context, request is not None)) > 1 or (words and (raw or request is not None)):
-        raise options.CallInvalid("--raw, --history, --context and --request show different things: give one of them")
+    chosen = (raw, history, context, failures, request is not None)
+    if sum(chosen) > 1 or (words and (raw or failures or request is not None)):
+        message = "--raw, --history, --context, --request and --errors show different things: give one of them"
+        raise options.CallInvalid(message)
     if raw and shell.as_json:
         raise options.CallInvalid("--raw prints the records, --json the timeline: give one of them")
     async with sessions.view_runtime(shell.store) as runtime:
-        target = await sessions.find_target(runtime.store, id, others=request is not None)
+        target = await sessions.find_target(runtime.store, id, others=failures or request is not None)
         if history or context or words:
             await _show_messages(shell, runtime, target, context=context, words=words)
         elif request is not None:
             await _show_request(shell, runtime, target, request)
+        elif failures:
+            await _show_failures(shell, runtime, target)
         elif raw:
             async for seq, record in read_records(runtime.store, target.id):
                 if _concerns(record, target.turn):
@@ -454,6 +462,93 @@ def _indented_json(value: object) -> str:
 def _concerns(record: records.Record | RecordedRequest, turn: str | None) -> bool:
     run: str | None = getattr(record, "run", None) or getattr(record, "key", "").partition("/")[0]
     return turn is None or run == turn
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+class FailureReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One recorded failure: of a tool call or one of its attempts, a model call, a step, or a whole turn or process."""
+
+    seq: int
+    at: int
+    key: str
+    """The key of the effect, or the name of the turn or of the attempt of a process."""
+    what: str
+    """The tool, the agent of a model call, the step, or "turn" and "process"."""
+    attempt: int = 0
+    """The number of the attempt of a tool, from 1; 0 for the failure itself."""
+    kind: str
+    message: str
+    ms: int = 0
+    trace: str = ""
+    tries: tuple[dict[str, Any], ...] = ()
+    """The attempts of a model call, with their messages."""
+
+
+async def _show_failures(shell: options.Shell, runtime: Runtime, target: sessions.TurnTarget) -> None:
+    """Print the failures of a journal with their tracebacks."""
+    asked: dict[str, records.EffectRequest] = {}
+    found: list[FailureReport] = []
+    async for seq, record in read_records(runtime.store, target.id):
+        if isinstance(record, records.Intended):
+            asked[record.key] = record.ask
+        if _concerns(record, target.turn) and (failure := _failure_of(seq, record, asked)) is not None:
+            found.append(failure)
+
+    def lines(out: Terminal, one: FailureReport) -> Iterator[str]:
+        at = datetime.fromtimestamp(one.at / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        attempt = f" attempt {one.attempt}" if one.attempt else ""
+        title = out.paint(f"{one_line(one.what, 60)}{attempt}", "bold")
+        spent = f", {duration(one.ms)}" if one.ms else ""
+        yield f"{title}  {one_line(one.key, 120)}, record {one.seq}, {at}{spent}"
+        yield f"  {out.status('failed', one_line(f'{one.kind}: {one.message}', 1_000))}"
+        for number, each in enumerate(one.tries, 1):
+            yield f"  attempt {number}: {one_line(json_text(each), 400)}"
+        yield from (f"  | {line}" for line in printable(one.trace).splitlines())
+
+    shell.print_each(found, lines, nothing="nothing failed")
+
+
+def _failure_of(seq: int, record: records.Record, asked: Mapping[str, records.EffectRequest]) -> FailureReport | None:
+    if isinstance(record, records.Ended):
+        error = record.error
+        if record.status != "failed":
+            return None
+        if error is None:
+            ending = ending_of_record(record)
+            error = records.ErrorInfo(ending.code, ending.message)
+        process = records.is_process_run(record.run) or record.run == records.TASK_RUN
+        what = "process" if process else "turn"
+        return FailureReport(
+            seq=seq,
+            at=record.at,
+            key=record.run,
+            what=what,
+            kind=error.kind,
+            message=error.message,
+            trace=record.trace,
+        )
+    if not isinstance(record, records.Failed):
+        return None
+    above, _, last = record.key.rpartition("/")
+    if last.startswith(ATTEMPT_PREFIX):
+        key, attempt, ask = above, int(last.removeprefix(ATTEMPT_PREFIX)), asked.get(above)
+    else:
+        key, attempt, ask = record.key, 0, record.ask or asked.get(record.key)
+    has_tries = bytes(record.detail).startswith(b"[")  # a model call; the details of a program are an object
+    return FailureReport(
+        seq=seq,
+        at=record.at,
+        key=record.key,
+        what=keys.tool_in_key(key) if ask is None else ask.target,
+        attempt=attempt,
+        kind=record.error.kind,
+        message=record.error.message,
+        ms=record.ms,
+        trace=record.trace,
+        tries=tuple(msgspec.json.decode(record.detail, type=list[dict[str, Any]])) if has_tries else (),
+    )
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from holdfast.effects.replay import (
     make_request,
 )
 from holdfast.effects.scopes import EffectScope, SuspensionGuard, current_scope
+from holdfast.logs import log_event
 from holdfast.names import check_id
 from holdfast.records import (
     Blob,
@@ -59,7 +60,7 @@ from holdfast.records import (
     Record,
     Unknown,
 )
-from holdfast.secrets.logs import safe_cause
+from holdfast.secrets.logs import safe_cause, safe_trace
 from holdfast.store.contract import Head, Lease, blob_digest
 from holdfast.store.spending import DAY_MS, Spend
 
@@ -273,6 +274,8 @@ class Performer:
         self.iteration: int | None = None
         """The present step of a turn, or attempt of a process."""
         self.failure: Exception | None = None
+        self.journal_of: Callable[[str], str] | None = None
+        """The journal that names an effect to the outside world, in the retry of another process."""
         self.trace = ledger.trace
         """The trace of the journal; None without telemetry."""
         self._suspension: SuspensionGuard | None = None
@@ -334,7 +337,11 @@ class Performer:
 
     def idempotency_key(self, key: str) -> str:
         """The key that identifies an effect to the outside world in every attempt."""
-        return idempotency_key(self._ledger.store_id, self._ledger.journal, key)
+        return idempotency_key(self._ledger.store_id, self.origin(key), key)
+
+    def origin(self, key: str) -> str:
+        """The journal that names the effect `key` to the outside world: this one, except in a retry."""
+        return self._ledger.journal if self.journal_of is None else self.journal_of(key)
 
     # ---- deciding ----
 
@@ -505,11 +512,16 @@ class Performer:
             return self.failed(key, ask, lost, begun)
 
     def failed(self, key: str, ask: EffectRequest | None, error: Exception, begun: float) -> Failed:
-        hidden = safe_cause(error, self.redactor)
+        """The outcome of an effect that raised; its traceback is logged here, once."""
+        hidden, trace = safe_cause(error, self.redactor), safe_trace(error, self.redactor)
         self._causes[key] = hidden
         info = error_info(error, self.redactor.text)
+        if not isinstance(error, errors.EffectFailed):  # that was logged as the effect below failed
+            said, raised = f"{info.kind}: {info.message}", error if trace else None
+            fields = {"journal": self._ledger.journal, "effect": key, "error": said}
+            log_event(_log, logging.WARNING, "effect failed", raised=raised, **fields)
         ms = round((self._seconds() - begun) * 1000) if begun else 0
-        return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms)
+        return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms, trace=trace)
 
     def submit(
         self,

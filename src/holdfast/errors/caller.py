@@ -515,6 +515,14 @@ class ProcessConflict(ErrorFields, UsageError):
         another"""
 
 
+class RetryRefused(ErrorFields, UsageError):
+    """The process can't be retried like this. Nothing was started."""
+
+    process: str
+    reason: str
+    _message = "the process {process!r} is not retried: {reason}"
+
+
 class FunctionUnknown(ErrorFields, UsageError):
     """This runtime does not have the function of the process."""
 

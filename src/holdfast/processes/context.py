@@ -478,7 +478,12 @@ class ProcessContext(Generic[DepsT]):
         self._versions: dict[str, bool] = {}
         self._signals: dict[str, int] = {}
         """The number of the last signal of each name that the function has asked for."""
-        for recorded in performer.past.effects.values():
+        inherited = (
+            () if state.inherited is None else {getattr(record, "key", "") for record in state.inherited.records}
+        )
+        for key, recorded in performer.past.effects.items():
+            if key in inherited:  # the waits of a retry are its own
+                continue
             asked = recorded.ask()
             if asked.kind == "await_event":
                 prefix = asked.target.rpartition("/")[0] + "/"
@@ -486,8 +491,9 @@ class ProcessContext(Generic[DepsT]):
 
     @property
     def id(self) -> str:
-        """The id of the process."""
-        return self._state.id
+        """The id of the process; in a retry, that of the first run. Signals to it reach the newest retry."""
+        inherited = self._state.inherited
+        return self._state.id if inherited is None else keys.process_id_of(inherited.origin)
 
     @property
     def attempt(self) -> int:
@@ -663,7 +669,7 @@ class ProcessContext(Generic[DepsT]):
         async def resend(payload: bytes) -> None:
             # Under a key: whoever goes on after a crash gives it back again.
             again = f"{keys.RESERVED_PREFIX}again/{digest('again', wait)[:40]}"
-            await self._processes.send_signal(self.id, name, decode_value(payload), again)
+            await self._processes.send_signal(self._state.id, name, decode_value(payload), again)
 
         return StoreWait(self._store, self._state.journal, wait, deadline, resend)
 
@@ -811,7 +817,8 @@ class ProcessContext(Generic[DepsT]):
             raise errors.ProcessInvalid(made.name, reason)
         arguments = made.stored(args, kwargs)
         place, key = self._next_key(made.name)
-        child = keys.child_id(made.name, self._state.journal, key) if id is None else keys.check_process_id(id)
+        origin = self._performer.origin(key)  # the retry of a process begins the same child with the same effect
+        child = keys.child_id(made.name, origin, key) if id is None else keys.check_process_id(id)
         registration = Registration(
             *(made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth),
             taint=None if own is None else own.taint,
@@ -897,7 +904,7 @@ class ProcessContext(Generic[DepsT]):
         check_string("prompt", prompt)
         place, key = self._next_key(f"agent {name}"[:200])
         known = self._performer.idempotency_key(key)
-        asked = agent_session(self.id, known) if session is None else check_id("session", session)
+        asked = agent_session(self._state.id, known) if session is None else check_id("session", session)
         made = self._state.registration
         untrusted = made is not None and made.taint is not None
 

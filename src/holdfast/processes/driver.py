@@ -20,12 +20,14 @@ from holdfast.effects.performer import Performer
 from holdfast.effects.replay import fold_history
 from holdfast.effects.scopes import GuardedCoroutine, current_scope
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
+from holdfast.logs import log_event
 from holdfast.processes import keys
 from holdfast.processes import state as process_state
 from holdfast.processes.context import ProcessContext, ProcessWaits, StoreWait, process_value, wait_value
 from holdfast.processes.lists import read_process
 from holdfast.records import ABSENT, Admitted, Cancelled, Cause, Ended, ErrorInfo, Parked, Resumed, Started, Unknown
 from holdfast.runtime.drive import JournalDrive
+from holdfast.secrets.logs import safe_trace
 from holdfast.store import Notification, Notify
 from holdfast.store.inbox import STOP_KEY
 from holdfast.turns.conversation import TRIGGERED
@@ -218,13 +220,20 @@ class FunctionDrive(ProcessDrive):
         name, now = keys.attempt_run(self._state.attempt), self._ledger.now()
         begun = any(isinstance(record, Started) and record.run == name for record in self._state.records)
         code = None if procedure is None else procedure.version
+        facts = {"process": self._state.id, "function": self._state.name, "attempt": self._state.attempt}
         if begun:
+            before = self._state.by if self._state.status == "running" and self._state.by != self._me else None
+            event = "process resumed" if before is None else "took over from a dead process"
+            log_event(_log, logging.INFO, event, **facts, before=before)
             self._append([Resumed(at=now, run=name, by=self._me)])
         else:
+            log_event(_log, logging.INFO, "process started", **facts)
             durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
             if made.recovery == "owner":
                 await durable  # nobody else may begin it from here on
-        performer = Performer(self._ledger, fold_history(self._state.records), name)
+        performer = Performer(self._ledger, fold_history(self._state.history), name)
+        if self._state.inherited is not None:
+            performer.journal_of = self._state.inherited.journal_of
         performer.iteration = self._state.attempt
         if made.parent is not None:
             performer.cause = Cause("process", keys.process_id_of(made.parent))
@@ -288,6 +297,8 @@ class FunctionDrive(ProcessDrive):
                 crash_point("process.before_park")
                 await performer.record([Parked(at=self._ledger.now(), run=performer.run, waits=waits)])
                 crash_point("process.after_park")
+                said = ", ".join(map(keys.wait_label, waits))
+                log_event(_log, logging.INFO, "process waits", process=self._state.id, waits=said)
             return
         await performer.close("ended")
         performer.submit([], patient=True)  # what was abandoned is settled before what is left over is looked at
@@ -313,19 +324,28 @@ class FunctionDrive(ProcessDrive):
     async def _end_or_retry(self, performer: Performer, error: Exception) -> None:
         """Park the process until its next attempt if its retry policy allows one; otherwise end it."""
         info, attempt = error_info(error, performer.redactor.text), self._state.attempt
+        trace = safe_trace(error, performer.redactor)
         procedure = self._processes.functions.get(self._state.name or "")
         policy = None if procedure is None else procedure.retry
         pause = None if policy is None else policy.pause_after(attempt, error)
         if pause is None:
-            await self._end("failed", error=info)
+            self._log_failure("process failed", error, info, trace)
+            await self._end("failed", error=info, trace=trace)
             return
+        self._log_failure("process attempt failed", error, info, trace)
         following, now = keys.attempt_run(attempt + 1), self._ledger.now()
         wait = keys.retry_wait(following)
         await self._store.open_wait(self.session, wait, deadline=now + round(pause * 1000))
-        ended = Ended(at=now, run=performer.run, status="failed", error=info)
+        ended = Ended(at=now, run=performer.run, status="failed", error=info, trace=trace)
         parked = Parked(at=now, run=following, waits=(wait,))
         crash_point("process.before_retry")
         await performer.record([*self._left_over(performer.run), ended, parked])
+
+    def _log_failure(self, event: str, error: Exception, info: ErrorInfo, trace: str) -> None:
+        # The error of a step was logged with the step.
+        raised = error if trace and not isinstance(error, errors.EffectFailed) else None
+        fields = {"process": self._state.id, "function": self._state.name, "attempt": self._state.attempt}
+        log_event(_log, logging.WARNING, event, raised=raised, **fields, error=f"{info.kind}: {info.message}")
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -347,13 +367,15 @@ class FunctionDrive(ProcessDrive):
         *,
         first: Sequence[Record] = (),
         error: ErrorInfo | None = None,
+        trace: str = "",
         result: bytes = b"",
         blob: Blob | None = None,
     ) -> None:
         """Record the end and notify parent and session, in one commit."""
         name = keys.attempt_run(self._state.attempt)
         value = ABSENT if blob is not None or not result else msgspec.Raw(result)
-        end = Ended(at=self._ledger.now(), run=name, status=status, error=error, value=value, blob=blob)
+        now = self._ledger.now()
+        end = Ended(at=now, run=name, status=status, error=error, value=value, blob=blob, trace=trace)
         try:
             await self._look()  # the session that it was given to is notified of its end
         except errors.StoreError as trouble:
@@ -366,6 +388,14 @@ class FunctionDrive(ProcessDrive):
         else:
             await self._performer.seal(*records, end, notify=self._end_notices(end, result))
         crash_point("process.after_end")
+        log_event(
+            *(_log, logging.INFO, "process ended"),
+            process=self._state.id,
+            function=self._state.name,
+            status=self._state.status,
+            ms=now - (self._state.started or now),
+            error=None if error is None else f"{error.kind}: {error.message}",
+        )
         self._context.changes.ended(self.session, self._state)
         await self._stop_children()
 

@@ -62,6 +62,11 @@ def child_id(name: str, parent: str, key: str) -> str:
     return f"{name[:100]}-{digest('child', [parent, key])[:20]}"
 
 
+def retry_id(name: str, old: str, key: str) -> str:
+    """The id of the retry of the journal `old` with this key. It is always the same."""
+    return f"{name[:100]}-{digest('retry', [old, key])[:20]}"
+
+
 def attempt_run(attempt: int) -> str:
     """The run of an attempt; they count from 1."""
     return FIRST_RUN if attempt == 1 else f"{FIRST_RUN}.{attempt}"

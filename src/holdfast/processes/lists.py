@@ -13,6 +13,7 @@ from holdfast import errors, records
 from holdfast.crashpoints import crash_point
 from holdfast.processes import keys
 from holdfast.processes import state as process_state
+from holdfast.processes.retries import inherited_history
 from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, decode_begin
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.inbox import STOP_KEY
@@ -109,6 +110,14 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     """When it was pruned; None while it is there."""
     stuck: str | None = None
     """The reason why it does not go on by itself. Only lists fill it in."""
+    retry_of: str | None = None
+    """The process that it is the retry of."""
+    retry_step: str | None = None
+    """The step from which the retry began; None: from the failure."""
+    reused: int = 0
+    """The number of results of the old process that a retry uses. Lists leave it out."""
+    retries: tuple[str, ...] = ()
+    """The retries of it, oldest first. Lists leave them out."""
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -144,6 +153,9 @@ def process_line(state: ProcessState) -> ProcessLine:
         waits=tuple(keys.wait_label(wait) for wait in state.waits),
         error=None if state.error is None else f"{state.error.kind}: {state.error.message}",
         children=tuple(state.children),
+        retry_of=None if made is None or made.retry is None else made.retry.process,
+        retry_step=None if made is None or made.retry is None else made.retry.step,
+        reused=0 if state.inherited is None else state.inherited.results,
     )
 
 
@@ -255,6 +267,12 @@ async def read_process(store: Store, journal: str) -> ProcessState:
         state.add(entry.record)
     if state.head == 1 and (found := await store.input(journal, 1)) is not None and found.key == keys.CALL_KEY:
         state.register(found.body)  # it was accepted and never driven
+    made = state.registration
+    if made is not None and made.retry is not None:
+        old = await read_process(store, keys.process_journal(made.retry.process))
+        run = keys.attempt_run(old.attempt)
+        whole = inherited_history(journal, made.retry, old.journal, run, old.records, old.inherited)
+        state.inherited = whole
     return state
 
 

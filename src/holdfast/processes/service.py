@@ -18,15 +18,18 @@ from holdfast.crashpoints import crash_point
 from holdfast.deps import check_deps
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
 from holdfast.eventloop import cancel_all, spawn
+from holdfast.logs import log_event
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys, lists
 from holdfast.processes.context import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive
-from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, TaskCall
+from holdfast.processes.retries import RunEffects, large_values
+from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, ProcessStatus, Registration, Retry, TaskCall
 from holdfast.processes.tasks import TASK_SPEND, TaskDrive
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
+from holdfast.runtime.session_records import read_blob
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.contract import Journal, JournalPreview, Receipt, Settlement, Work
 from holdfast.store.inbox import STOP_KEY
@@ -126,6 +129,17 @@ class Process(Generic[OutputT_co]):
         """End it with a failure."""
         return await self._processes.settle_outside(self.id, {"error": message})
 
+    async def retry(
+        self, *, from_step: str | None = None, key: str | None = None, repeat_unknown: bool = False
+    ) -> Process:
+        """Start it again from its failure, or from a step, as a new process that uses the results before.
+
+        It must have ended without completing, else `RetryRefused`; it stays as it is. Done again are the effects with
+        which it failed, or `from_step` and all later ones. The same `key` gives the same retry. Effects that may have
+        taken effect are not repeated unless `repeat_unknown` says so.
+        """
+        return await self._processes.retry(self.id, from_step=from_step, key=key, repeat_unknown=repeat_unknown)
+
     async def transfer(self, session: str) -> Requested:
         """Let it work for another session, which is notified of its end. After the end it is too late."""
         return await self._processes.transfer(self.id, session)
@@ -145,6 +159,8 @@ MAX_REGISTRATION: Final = 256 * 1024
 """Longest arguments of a process, as JSON, in bytes."""
 MAX_ERROR: Final = 10_000
 """Longest recorded reason why a process is stuck, in characters."""
+MAX_RETRIES: Final = 100
+"""Longest chain of retries, each of the one before."""
 MAX_SIGNALS: Final = 10_000
 """Most signals of one name that may wait for a process."""
 
@@ -265,11 +281,19 @@ class Processes:
         return id
 
     async def accept(
-        self, journal: str, name: str, call: Registration | TaskCall, session: str | None, *, patient: bool = False
+        self,
+        journal: str,
+        name: str,
+        call: Registration | TaskCall,
+        session: str | None,
+        *,
+        patient: bool = False,
+        old: str | None = None,
     ) -> Receipt:
         """Make the journal of a process together with its call: neither is ever there without the other.
 
-        `name` is that of the function, or of the agent of a background call. `patient`: another command follows.
+        `name` is that of the function, or of the agent of a background call. `patient`: another command follows. `old`
+        is the journal of which it is the retry.
         """
         is_task = isinstance(call, TaskCall)
         parent = None if is_task or call.on_parent_end != "cancel" else call.parent
@@ -284,7 +308,87 @@ class Processes:
             under=None if parent is None else (parent, STOP_KEY),
             spend=TASK_SPEND if is_task else None,
             patient=patient,
+            parent=old,
         )
+
+    # ---- second chances ----------------------------------------------------------------------------------------------
+
+    async def retry(self, id: str, *, from_step: str | None, key: str | None, repeat_unknown: bool) -> Process:
+        """Start an ended process again, from its failure or from a step. See `Process.retry`."""
+        journal = keys.process_journal(id)
+        old = await self.read(journal)
+        made = old.registration
+        if made is None or not old.over:
+            raise errors.RetryRefused(id, f"it has not ended, it is {old.status}; cancel it first")
+        if old.status == "completed":
+            raise errors.RetryRefused(id, "it has completed; start another process")
+        known = [keys.process_id_of(each) for each in await self._store.forks(journal)]
+        if key is None:
+            for successor in known:
+                if not (await self._glance(keys.process_journal(successor))).over:
+                    raise errors.RetryRefused(id, f"{successor!r} is its retry and has not ended")
+        named = f"#{len(known) + 1}" if key is None else f"key {check_id('key', key)}"
+        chosen = keys.retry_id(old.name or id, journal, named)
+        if chosen in known:
+            before = (await self.read(keys.process_journal(chosen))).registration
+            if key is not None and (before is None or before.retry is None or before.retry.step != from_step):
+                raise errors.KeyConflict(id, key)
+            return self.handle(chosen)
+        number = 1 if made.retry is None else made.retry.number + 1
+        if number > MAX_RETRIES:
+            raise errors.RetryRefused(id, f"it is the {number}th retry in a row, {MAX_RETRIES} are allowed; start anew")
+        again = await self._effects_to_repeat(old, from_step, repeat_unknown=repeat_unknown)
+        retry = Retry(id, tuple(again), from_step, old.attempt, number)
+        # Nobody waits for it: its parent has had the end of the old one.
+        new = msgspec.structs.replace(made, parent=None, key=None, retry=retry)
+        crash_point("process.before_second_chance")
+        try:
+            receipt = await self.accept(keys.process_journal(chosen), made.name, new, old.session, old=journal)
+        except (errors.KeyConflict, errors.JournalConflict):
+            raise errors.KeyConflict(id, key or named) from None  # another caller was quicker, with another step
+        crash_point("process.after_second_chance")
+        if receipt.fresh:
+            log_event(_log, logging.INFO, "process retried", process=id, retry=chosen, step=from_step)
+            self.begin_drive(keys.process_journal(chosen))
+        return self.handle(chosen)
+
+    async def _effects_to_repeat(self, old: ProcessState, step: str | None, *, repeat_unknown: bool) -> list[str]:
+        """The effects with which a retry begins: those that failed or the named step, and work that never ended."""
+        bodies = {blob.digest: await read_blob(self._store, blob.digest) for blob in large_values(old.history)}
+        effects = RunEffects(old.history, keys.attempt_run(old.attempt), bodies)
+        if step is None:
+            again = effects.ended_badly(old.error)
+        else:
+            again = effects.named(step)
+            if len(again) != 1:
+                found = ", ".join(again or effects.found) or "none"
+                why = f"several of its effects have the name {step!r}" if again else f"it has no step {step!r}"
+                raise errors.RetryRefused(old.id, f"{why}; name one of these keys: {found[:2_000]}")
+        gone = effects.left_out(again, whole=step is not None)
+        begun = [(key, kind, told) for key, kind, told in effects.begun_elsewhere() if key not in gone]
+        again += [key for key, kind, told in begun if not await self._has_completed(kind, told)]
+        gone = effects.left_out(again, whole=step is not None)
+        unknown = effects.unknown(gone)
+        if unknown and not repeat_unknown:
+            said = ", ".join(unknown)[:2_000]
+            reason = f"nobody knows whether these took effect: {said}; find out, then retry with repeat_unknown=True"
+            raise errors.RetryRefused(old.id, f"{reason} (--repeat-unknown), or from a later step")
+        return again
+
+    async def _has_completed(self, kind: str, told: dict[str, Any]) -> bool:
+        """Whether a child or a turn that a process began has completed: only then its result is used again."""
+        try:
+            if kind == "start":
+                return (await self._glance(keys.process_journal(told["id"]))).status == "completed"
+            if kind == "agent":
+                reader = TurnReader(self._store, told["session"], told["input"], 0, known=True)
+                ending = await reader.read()
+                return ending is not None and ending.status == "completed"
+        except errors.ProcessPruned as error:
+            return error.status == "completed"
+        except (errors.ProcessUnknown, errors.JournalMissing):
+            pass
+        return False
 
     def begin_drive(self, journal: str) -> None:
         """Drive a process that was accepted, if this runtime drives any."""
@@ -345,9 +449,11 @@ class Processes:
             return await lists.glance_process(self._store, journal)
 
     async def line(self, id: str) -> lists.ProcessLine:
-        """The list line of a process, also of a pruned one."""
+        """The list line of a process, also of a pruned one, with its retries."""
         try:
-            return lists.process_line(await self.read(keys.process_journal(id)))
+            line = lists.process_line(await self.read(keys.process_journal(id)))
+            retries = tuple(map(keys.process_id_of, await self._store.forks(keys.process_journal(id))))
+            return msgspec.structs.replace(line, retries=retries) if retries else line
         except errors.ProcessPruned:
             stone = await self._store.tombstone(keys.process_journal(id))
             if stone is None:
@@ -580,6 +686,9 @@ class Processes:
             if told.won:
                 self._context.poke(journal)
         if told is None:
+            with suppress(errors.JournalMissing):
+                if retries := await self._store.forks(journal):
+                    return await self.send_signal(keys.process_id_of(retries[-1]), name, value, key)
             return "too_late"
         return "signalled" if told.won else "already_signalled"
 

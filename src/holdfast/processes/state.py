@@ -11,7 +11,7 @@ An attempt that failed and is followed by another one is not an end: both are to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,9 @@ from holdfast import records as kinds
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import RecordUnreadable
 from holdfast.processes import keys
+
+if TYPE_CHECKING:
+    from holdfast.processes.retries import InheritedHistory
 
 T = TypeVar("T")
 
@@ -33,6 +36,21 @@ ABANDONED_ERROR: Final = "abandoned"
 """The error kind of processes that a person gave up."""
 INTERRUPTED_ERROR: Final = "interrupted"
 """The error kind of background calls that were interrupted."""
+
+
+class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a process is the retry of, and where it begins."""
+
+    process: str
+    """The id of the old one."""
+    again: tuple[str, ...] = ()
+    """The keys of the effects that are done again; those after them are new."""
+    step: str | None = None
+    """The step from which it was asked to begin; None: from the failure."""
+    attempt: int = 1
+    """The attempt of the old one that it continues."""
+    number: int = 1
+    """1 for a retry of the first run, 2 for a retry of that retry, and so on."""
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,6 +68,8 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of its ancestors."""
     taint: kinds.InputTaint | None = None
     """The taint of its arguments, if an outsider wrote them."""
+    retry: Retry | None = None
+    """Set if it is the retry of another process."""
 
 
 class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -126,12 +146,19 @@ class ProcessState:
     open: dict[str, kinds.EffectRequest] = field(default_factory=dict[str, "kinds.EffectRequest"])
     """The effects that were begun and have no outcome."""
     records: list[kinds.Record] = field(default_factory=list["kinds.Record"], repr=False)
+    inherited: InheritedHistory | None = field(default=None, repr=False)
+    """The history with which a retry begins; None for others, and in states that were not read whole."""
     head: int = 0
 
     @property
     def id(self) -> str:
         """The id under which it was started."""
         return keys.process_id_of(self.journal)
+
+    @property
+    def history(self) -> list[kinds.Record]:
+        """All records that a drive replays: those that a retry uses again, then its own."""
+        return self.records if self.inherited is None else [*self.inherited.records, *self.records]
 
     @property
     def registered(self) -> bool:
@@ -201,7 +228,9 @@ class ProcessState:
         if self.is_task:
             self.call = self.call or decode_begin(body, TaskCall)
         else:
-            self.registration = self.registration or decode_begin(body, Registration)
+            made = self.registration = self.registration or decode_begin(body, Registration)
+            if made.retry is not None:
+                self.attempt = max(self.attempt, made.retry.attempt)
 
     def _note_start(self, ask: kinds.EffectRequest, record: kinds.Done) -> None:
         if ask.target == "start":

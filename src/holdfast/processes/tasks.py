@@ -20,6 +20,7 @@ from holdfast.effects.canonical import printable
 from holdfast.effects.performer import LeasedJournal, Performer, idempotency_key
 from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, fold_history
 from holdfast.eventloop import cancel_and_wait
+from holdfast.logs import log_event
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int
 from holdfast.policy.hooks import TurnContext
@@ -159,6 +160,8 @@ class TaskDrive(ProcessDrive):
                 self._context.tasks.note_recovery(self._state)
             kind = records.Resumed if begun else records.Started
             run.performer.submit([kind(at=run.performer.now(), run=records.TASK_RUN, by=self._context.process)])
+            facts = {"task": self._state.id, "tool": call.tool, "session": self._state.session}
+            log_event(_log, logging.INFO, "task resumed" if begun else "task started", **facts)
             await run.performer.settle()
         else:
             work.context.move(run, prepared.key)
@@ -290,6 +293,9 @@ class TaskRun:
         crash_point("task.before_end")
         await self.performer.seal(outcome, ended, notify=notices)
         crash_point("task.after_end")
+        said = None if error is None else f"{error.kind}: {error.message}"
+        facts = {"task": self._state.id, "tool": self._call.tool, "session": self._state.session}
+        log_event(_log, logging.INFO, "task ended", **facts, status=process_state.task_status(ended), error=said)
 
     # ---- what tools may use ----
 

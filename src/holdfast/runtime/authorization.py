@@ -67,7 +67,7 @@ class Authorizer:
         """Records that are committed together with the outcome of a call, by its key."""
         self.tainted_files: dict[str, str] = {}
         """Calls that read a file written by a tainted record, with that record."""
-        self._sees_errors = "on_error" in hooks.overridden
+        self.sees_errors = "on_error" in hooks.overridden
         self._judges = "after_tool" in hooks.overridden
         self._unsettled = False
         """True while decisions of hooks are not durable yet."""
@@ -319,12 +319,19 @@ class Authorizer:
     # ---- hooks that see results ----
 
     async def apply_result_hooks(
-        self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]
+        self,
+        call: AuthorizedCall,
+        outcome: Outcome,
+        open_calls: dict[str, RunningCall],
+        raised: Exception | None = None,
     ) -> Outcome:
-        """The outcome to record. A person's edit of the arguments is noted in the result."""
+        """The outcome to record. A person's edit of the arguments is noted in the result.
+
+        `raised` is the error of the tool, if it raised here.
+        """
         if isinstance(outcome, Cancelled):
             return outcome
-        if self._judges or self._sees_errors:
+        if self._judges or self.sees_errors:
             # A turn that is stopped while the hooks run records the unchanged outcome, or withholds it if they judge
             # it.
             running = open_calls.get(call.key)
@@ -333,10 +340,11 @@ class Authorizer:
                 if self._judges and not isinstance(outcome, Unknown):
                     stopped = _withheld(call, outcome, _CUT_OFF)
                 open_calls[call.key] = replace(running, outcome_if_stopped=stopped)
-            if self._sees_errors and isinstance(outcome, Failed):
+            if self.sees_errors and isinstance(outcome, Failed):
                 error = outcome.error
-                await self._hooks.observe("on_error", EffectFailed(call.request.name, error.kind, error.message))
-            elif self._sees_errors and isinstance(outcome, Unknown):
+                failure = raised or EffectFailed(call.request.name, error.kind, error.message)
+                await self._hooks.observe("on_error", failure)
+            elif self.sees_errors and isinstance(outcome, Unknown):
                 await self._hooks.observe("on_error", EffectUnknown(call.key, call.request.name))
             if self._judges:
                 outcome = await self._judged(call, outcome)

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast import errors, eventloop, events
 from holdfast.effects import canonical, scopes
+from holdfast.logs import log_event
 from holdfast.messages import ModelReply, Text, ToolResult
 from holdfast.policy.hooks import HOOKS, Answer, Ask, Deny, HookCall, Replace, TurnContext, overrides
 from holdfast.runtime.context import is_control_flow
@@ -229,7 +230,8 @@ class HookRunner:
 
     def _report_failure(self, hooks: Hooks, where: str, error: BaseException) -> None:
         said = describe_error(error, self._clean)
-        _log.error("the hook %s.%s failed: %s", hooks.name, where, said)
+        fields = {"session": self.turn.session, "turn": self.turn.turn, "hook": hooks.name, "where": where}
+        log_event(_log, logging.ERROR, "hook failed", raised=error, **fields, error=said)
         fields = {"hook": hooks.name, "where": where, "error": said}
         if self._show is not None:
             self._show(events.HookFailed, self.turn.turn, fields)

@@ -6,6 +6,7 @@ This module also checks that no tool can reach the files of the store.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import shlex
@@ -20,11 +21,12 @@ from holdfast.agent import Agent, OutputT, prepare, team_of
 from holdfast.deps import NO_DEPS, check_deps
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
+from holdfast.logs import log_event
 from holdfast.models import Model, prices
 from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy import limits, rules
 from holdfast.policy.hooks import Hooks, check_hooks
-from holdfast.processes import service, sub_agents, tasks
+from holdfast.processes import lists, service, sub_agents, tasks
 from holdfast.runtime import attachments, budgets, context, deferrals, retention, session_driver, session_records
 from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_log: Final = logging.getLogger("holdfast.runtime")
 
 
 def check_workspaces(agents: Sequence[Agent], store: Path | str | None) -> None:
@@ -228,6 +231,13 @@ class Runtime:
         self._log_redaction.enter_context(redact_logs(self.redactor))
         if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
             self._loading_prices = eventloop.spawn(asyncio.to_thread(prices.load_prices))
+        log_event(
+            *(_log, logging.INFO, "store opened"),
+            store=self.store.path or ":memory:",
+            drives=self._drives,
+            agents=len(self.agents),
+            processes=len(self.processes.functions),
+        )
         open_side_channel(self._context.changes, drives=self._engine is not None)
         if (tracer := self._context.changes.tracer) is not None:
             tracer.start()
@@ -235,12 +245,21 @@ class Runtime:
         await self._sessions.open()
         if self._engine is not None:
             await budgets.count_older_spending(self.store)
+            if _log.isEnabledFor(logging.INFO):
+                await self._log_recovery()
             self._engine.start()
         await self.processes.begin()
         if any(kept is not None for kept in self._retention) and self._engine is not None:
             pruning = retention.prune_regularly(self._context, self.processes, self.triggers, *self._retention)
             self._pruning = eventloop.spawn(pruning, upkeep=True)
         return self
+
+    async def _log_recovery(self) -> None:
+        """Log how much work of earlier processes this one finds."""
+        found = [work.journal async for work, holder in lists.all_work(self.store) if holder is None]
+        background = sum(is_process_journal(journal) or is_task_id(journal) for journal in found)
+        sessions = len(found) - background - sum(map(is_trigger_id, found))
+        log_event(_log, logging.INFO, "recovered", count=len(found), sessions=sessions, processes=background)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -253,6 +272,7 @@ class Runtime:
             return
         self._sessions.check_loop()
         self._sessions.closed = True
+        log_event(_log, logging.INFO, "shutdown began", active=self.active, grace=grace)
         try:
             await self._stop(grace)
         finally:
@@ -279,6 +299,7 @@ class Runtime:
         await self._context.changes.close()
         if self._loading_prices is not None:
             await asyncio.gather(self._loading_prices, return_exceptions=True)
+        log_event(_log, logging.INFO, "shutdown ended", store=self.store.path or ":memory:")
         self._log_redaction.close()
 
     async def serve(self) -> None:

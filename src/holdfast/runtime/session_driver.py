@@ -21,6 +21,7 @@ from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, error_info
 from holdfast.errors.caller import GateInvalid, NotASession
+from holdfast.logs import log_event
 from holdfast.models.prices import reply_cost
 from holdfast.policy import approvals, rules
 from holdfast.processes.sub_agents import agent_under_mandate
@@ -31,6 +32,7 @@ from holdfast.runtime.context import RuntimeClosing, RuntimeContext
 from holdfast.runtime.taint import taint_of_notices
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits
+from holdfast.secrets.logs import safe_trace
 from holdfast.store.contract import Input, Lease
 from holdfast.turns import keys, machine, notices, results
 from holdfast.turns.conversation import CancelRequest, OpenTurn, UserInput, deadline_wait, decode_input, input_blobs
@@ -128,6 +130,7 @@ def wall_milliseconds(at: datetime | None) -> int | None:
 
 
 _log: Final = logging.getLogger("holdfast.driver")
+_turn_log: Final = logging.getLogger("holdfast.runtime")
 TIME_BUDGET_CHECK_MS: Final = 30_000
 """Interval at which time budgets are checked during an effect, in milliseconds."""
 
@@ -287,12 +290,22 @@ class SessionDrive(drive.JournalDrive):
         if turn is None:
             return await self._next(conversation)
         handed, self._handed = self._handed, False
+        before = turn.by or turn.started.by
+        taken_over = turn.parked is None and before != self.context.process
         if self._interruption is None:
             idle = self._agent is None or self._stops_only
             if idle or (turn.parked is not None and not await self.waits.any_ended(turn.parked.waits)):
                 return None, []
-        # After a handoff, the same process continues with it.
-        return turn, [] if handed else [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
+        if handed:  # the same process continues with it
+            return turn, []
+        event = "took over from a dead process" if taken_over else "turn resumed"
+        log_event(
+            *(_turn_log, logging.INFO, event),
+            session=self.session,
+            turn=turn.run,
+            before=before if taken_over else None,
+        )
+        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn, begun by the oldest input that waits, steering or not."""
@@ -305,6 +318,7 @@ class SessionDrive(drive.JournalDrive):
         now, agent, by = self._ledger.now(), self._agent, self.context.process
         due = waiting.deadline(agent, now)
         started = Started(at=now, run=waiting.run, code=agent.version, by=by, deadline=due, mode=agent.mode)
+        log_event(_turn_log, logging.INFO, "turn started", session=self.session, turn=waiting.run, agent=agent.name)
         turn = conversation.opening(started)
         turn.enter(waiting.input.input, waiting.input.key, said, conversation.metadata)
         return turn, [started, admitted]
@@ -483,6 +497,7 @@ class SessionDrive(drive.JournalDrive):
         return ended
 
     async def _work_on(self, run: turn_runner.TurnRunner, turn: OpenTurn) -> TurnEnded | None:
+        trace = ""
         work = self._work = eventloop.spawn(run.finish())
         concluded = self._concluded = asyncio.Event()
         work.add_done_callback(lambda _: concluded.set())  # abandoned work may end long after the drive
@@ -520,6 +535,9 @@ class SessionDrive(drive.JournalDrive):
                     run.performer.check_halted()  # unexpected; the session continues
                     info = error_info(error, run.performer.redactor.text)
                     ending = machine.Ending("failed", info.kind, info.message, "code", **run.so_far())
+                    trace = safe_trace(error, run.performer.redactor)
+                    fields = {"session": self.session, "turn": turn.run, "error": f"{info.kind}: {info.message}"}
+                    log_event(_log, logging.ERROR, "turn failed", raised=error, **fields)
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and the next drive continues the turn.
             run.performer.refuse()
@@ -529,7 +547,7 @@ class SessionDrive(drive.JournalDrive):
         finally:
             self._work = self._concluded = None
         ended = self._live_events.ended = TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
-        await run.seal(ending)
+        await run.seal(ending, trace=trace)
         return ended
 
     async def _unwind(self, run: turn_runner.TurnRunner, work: asyncio.Task[machine.Ending]) -> None:
@@ -560,6 +578,8 @@ class SessionDrive(drive.JournalDrive):
                 waits = (*waits, name)
         parked = run.park(waits)
         await run.performer.settle()
+        said = ", ".join(name.removeprefix(f"{run.run}/") for name in waits)
+        log_event(_turn_log, logging.INFO, "turn waits", session=self.session, turn=run.run, waits=said)
         if self._open is not None:
             self._open.parked = parked
 

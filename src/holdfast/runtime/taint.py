@@ -89,9 +89,9 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
         state = await lists.read_process(store, each)
         if state.registration is not None and state.registration.taint is not None:
             taint = taint.joined(Taint.of(state.registration.taint))
-        taint = _with_deferral_answers(taint, state.records, each)
+        taint = _with_deferral_answers(taint, state.history, each)
         sessions |= dict.fromkeys(
-            msgspec.json.decode(bytes(record.value))["session"] for record in _process_effects(state.records, "agent")
+            msgspec.json.decode(bytes(record.value))["session"] for record in _process_effects(state.history, "agent")
         )
         journals += [found for found in map(keys.process_journal, _awaited_processes(state)) if found not in journals]
         if len(sessions) > MAX_SESSIONS or len(journals) > MAX_PROCESSES:
@@ -103,7 +103,7 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
 
 def _awaited_processes(state: ProcessState) -> dict[str, None]:
     found: dict[str, None] = {}
-    for record in _process_effects(state.records, "await"):
+    for record in _process_effects(state.history, "await"):
         body = b"" if record.ask is None else bytes(record.ask.body)
         if not body:  # too large to be recorded
             return state.children

@@ -196,6 +196,8 @@ class ToolCallRunner:
         self._host = host
         self._caller = caller
         self._executor = ToolExecutor(caller)
+        if authorizer is not None and authorizer.sees_errors:
+            self._executor.raised = {}
         self._deferrals = caller.deferrals
         self._performer = caller.performer
         self._past = caller.performer.past
@@ -289,7 +291,7 @@ class ToolCallRunner:
         try:
             outcome = await self._outcome(call)
             if self.authorizer is not None and call.program is None:
-                outcome = await self.authorizer.apply_result_hooks(call, outcome, self.open)
+                outcome = await self._after_hooks(self.authorizer, call, outcome)
         except Suspended as suspended:
             return ParkedCall(call, suspended.waits, deferred=isinstance(suspended, DeferralSuspended))
         state = self._record(call, outcome, recorded)
@@ -298,9 +300,11 @@ class ToolCallRunner:
     async def outcome(self, call: AuthorizedCall) -> Outcome:
         """The outcome of a handoff after its hooks, not recorded yet."""
         outcome = await self._outcome(call)
-        return (
-            outcome if self.authorizer is None else await self.authorizer.apply_result_hooks(call, outcome, self.open)
-        )
+        return outcome if self.authorizer is None else await self._after_hooks(self.authorizer, call, outcome)
+
+    async def _after_hooks(self, authorizer: Authorizer, call: AuthorizedCall, outcome: Outcome) -> Outcome:
+        raised = None if self._executor.raised is None else self._executor.raised.pop(call.key, None)
+        return await authorizer.apply_result_hooks(call, outcome, self.open, raised)
 
     async def record(self, call: AuthorizedCall, outcome: Outcome, handed: Record | None = None) -> SettledCall:
         """Record the outcome of a call, with `handed` in the same commit."""

@@ -17,11 +17,13 @@ from holdfast.effects.canonical import decode_value, digest_of_bytes, json_of
 from holdfast.effects.replay import PerformAgain, SettleAsUnknown
 from holdfast.effects.scopes import current_scope, release_if_held
 from holdfast.eventloop import cancel_and_wait
+from holdfast.logs import log_event
 from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Unknown
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler
+from holdfast.secrets.logs import safe_cause, safe_trace
 from holdfast.tools import functions, results
 from holdfast.tools.context import CallContext
 from holdfast.tools.definition import AnyTool, Bound, Deferred, ToolRetryPolicy
@@ -68,6 +70,8 @@ class ToolExecutor:
         self._slots = functions.calls_here()
         self._reconciler = Reconciler(caller)
         self._failed_attempts: dict[str, int] = {}
+        self.raised: dict[str, Exception] | None = None
+        """The errors of failed calls, by key, for the hooks that see them; None if there are none."""
         self._loop = asyncio.get_running_loop()
 
     def execute(
@@ -210,8 +214,12 @@ class ToolExecutor:
                 ask = EffectRequest("sample", "attempt", content, cause=Cause("call", key))
                 info, ms = results.error_from_exception(error, self._clean), self._ms_since(begun)
                 now = self._performer.now()
-                context.caller.note(Failed(at=now, key=f"{prefix}{number}", ask=ask, error=info, ms=ms))
-                context.progress(f"attempt {attempt} failed: {results.describe_error(error, self._clean)}")
+                trace = safe_trace(error, self._performer.redactor)
+                context.caller.note(Failed(at=now, key=f"{prefix}{number}", ask=ask, error=info, ms=ms, trace=trace))
+                said = results.describe_error(error, self._clean)
+                context.progress(f"attempt {attempt} failed: {said}")
+                fields = {"session": self._caller.session, "turn": self._caller.run, "call": key, "tool": tool.name}
+                log_event(_log, logging.INFO, "tool attempt failed", **fields, attempt=attempt, error=said)
             await asyncio.sleep(pause)
             attempt += 1
 
@@ -249,7 +257,7 @@ class ToolExecutor:
             for error in results.leaf_errors(group):  # a task group may have wrapped a suspension or an interrupt
                 if isinstance(error, errors.Suspended | KeyboardInterrupt):
                     raise error from None
-            return self._failed(call, results.error_from_exception(group, self._clean), begun)
+            return self._raised(call, group, begun)
         except BaseException as error:
             if is_control_flow(error):
                 raise
@@ -264,7 +272,7 @@ class ToolExecutor:
                 # It may have taken effect, and must not be repeated.
                 why = f"{tool.name} did not finish within {seconds:g} s and was stopped."
                 return Unknown(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), why=why)
-            return self._failed(call, results.error_from_exception(error, self._clean), begun)
+            return self._raised(call, error, begun)
         key, ask = call.key, self.unrecorded_ask(call)
         blobs = tuple(refs), tuple(kept)
         done = self._performer.done_with(key, ask, body, begun, *blobs)
@@ -319,6 +327,19 @@ class ToolExecutor:
             items = cast("dict[object, object]", value).items()
             return {key: await self._with_files_kept(item, refs, depth + 1) for key, item in items}
         return value
+
+    def _raised(self, call: PreparedCall, error: BaseException, begun: float) -> Failed:
+        """The outcome of a call whose tool raised: the model reads the message, people the traceback."""
+        info, redactor = results.error_from_exception(error, self._clean), self._performer.redactor
+        trace = safe_trace(error, redactor)
+        fields = {"session": self._caller.session, "turn": self._caller.run, "call": call.key}
+        # The error of a step was logged with the step.
+        raised = error if trace and not isinstance(error, errors.EffectFailed) else None
+        fields |= {"tool": call.request.name, "error": f"{info.kind}: {info.message}"}
+        log_event(_log, logging.WARNING, "tool failed", raised=raised, **fields)
+        if self.raised is not None and isinstance(error, Exception):
+            self.raised[call.key] = safe_cause(error, redactor)
+        return msgspec.structs.replace(self._failed(call, info, begun), trace=trace)
 
     def _failed(self, call: PreparedCall, error: ErrorInfo, begun: float = 0.0) -> Failed:
         ms = self._ms_since(begun) if begun else 0

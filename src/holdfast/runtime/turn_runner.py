@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from holdfast.agent import Agent, agent_in_mode, narrow_agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects import canonical, replay
 from holdfast.effects.performer import JournalLedger, Performer
+from holdfast.logs import log_event
 from holdfast.policy.hooks import TurnContext
 from holdfast.policy.limits import Consumption, OutOf, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.runtime import session_driver, tool_host
 
 
+_log: Final = logging.getLogger("holdfast.runtime")
 TURN_START_SUFFIX: Final = "/%begun"
 """Key suffix of the record with the decision of the `before_turn` hooks."""
 _NO_INPUTS: Final = Inputs()
@@ -397,14 +400,31 @@ class TurnRunner:
         self.performer.submit([parked])
         return parked
 
-    async def seal(self, ending: Ending, before: Sequence[Record] = ()) -> None:
-        """Record the end of the turn, after the records `before`. Nothing can be recorded for it after that."""
+    async def seal(self, ending: Ending, before: Sequence[Record] = (), trace: str = "") -> None:
+        """Record the end of the turn, after the records `before`. Nothing can be recorded for it after that.
+
+        `trace` is the traceback of the error that ended it, if there was one.
+        """
         self.performer.flush()
         value = msgspec.Raw(msgspec.json.encode(ending))
-        ended = Ended(at=self.performer.now(), run=self.run, status=ending.status, value=value)
+        ended = Ended(at=self.performer.now(), run=self.run, status=ending.status, value=value, trace=trace)
         crash_point("turn.before_end")
         await self.performer.seal(*before, ended, spend=spend_of_records(before) if before else None)
         crash_point("turn.after_end")
+        if _log.isEnabledFor(logging.INFO):
+            log_event(
+                *(_log, logging.INFO, "turn ended"),
+                session=self.session,
+                turn=self.run,
+                status=ending.status,
+                ms=ended.at - self.turn.started.at,
+                steps=ending.steps,
+                tokens_in=ending.usage.input + ending.usage.cache_read + ending.usage.cache_write,
+                tokens_out=ending.usage.output,
+                cost=ending.cost,
+                code=ending.code or None,
+                error=None if ending.status == "completed" else self.performer.redactor.text(ending.message) or None,
+            )
         if self._hook_runner.has("after_turn"):
             self._host.context.turn_hooks.ended(self._hook_runner, ending)
 

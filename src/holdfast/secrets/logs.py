@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import traceback
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import HiddenError
+from holdfast.errors import EffectFailed, HiddenError, HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -100,6 +101,59 @@ def safe_cause(error: Exception, redactor: Redactor) -> Exception:
     if not redactor.active or all(redactor.find(text) is None for one in _chain(error) for text in _texts(one)):
         return error
     return HiddenError(type(error).__name__, redactor.text(_message(error))[:_MAX_SHOWN])
+
+
+MAX_TRACE: Final = 8_000
+"""Longest traceback that is kept, in characters."""
+MAX_FRAMES: Final = 40
+"""Most frames of one error in a kept traceback: the first and the last ones."""
+_PACKAGE: Final = str(Path(__file__).parents[1]) + "/"
+_MACHINERY: Final = (
+    *(_PACKAGE, "<frozen "),
+    *(str(Path(logging.__file__).parents[1] / name) + "/" for name in ("asyncio", "concurrent")),
+)
+"""Folders whose frames lead to the code of the user."""
+
+
+def safe_trace(error: BaseException, redactor: Redactor) -> str:
+    """The traceback of an error from the first frame of the user's code on, redacted and cut.
+
+    Empty for an error that Holdfast raises on purpose. Below an `EffectFailed`, the error of the effect is left out: it
+    is kept with the effect.
+    """
+    try:
+        found = traceback.TracebackException.from_exception(error, lookup_lines=False, compact=True)
+        if not _trim(found, error) and isinstance(error, HoldfastError):
+            return ""
+        whole = "".join(found.format()).rstrip("\n").encode("utf-8", "backslashreplace").decode()
+        text = redactor.text(whole)
+    except Exception as trouble:  # the methods of an error are code of the user
+        return f"(its traceback can't be read: {type(trouble).__name__})"
+    if len(text) <= MAX_TRACE:
+        return text
+    half = MAX_TRACE // 2
+    return f"{text[:half]}\n... ({len(text) - 2 * half:,} characters)\n{text[-half:]}"
+
+
+def _trim(found: traceback.TracebackException, error: BaseException, depth: int = 0) -> bool:
+    """Drop the frames before those of the user's code; True if the error passed such code."""
+    frames = list(found.stack)
+    first = next((at for at, frame in enumerate(frames) if not frame.filename.startswith(_MACHINERY)), None)
+    frames = frames[first or 0 :]
+    if len(frames) > MAX_FRAMES:
+        frames = [*frames[: MAX_FRAMES // 2], *frames[-MAX_FRAMES // 2 :]]
+    found.stack = traceback.StackSummary.from_list(frames)
+    if isinstance(error, EffectFailed) or depth >= _MAX_CAUSES:
+        found.__cause__ = found.__context__ = None
+    for below, cause in ((found.__cause__, error.__cause__), (found.__context__, error.__context__)):
+        if below is not None and cause is not None:
+            _trim(below, cause, depth + 1)
+    for below, member in zip(found.exceptions or (), getattr(error, "exceptions", ()), strict=False):
+        _trim(below, member, depth + 1)
+    return first is not None
+
+
+_MAX_CAUSES: Final = 10
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

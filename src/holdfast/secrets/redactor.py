@@ -222,7 +222,7 @@ def _check_value(name: str, value: object, *, short: bool) -> str:
 MAX_DEPTH: Final = 200
 """Depth to which values are searched."""
 TOO_DEEP: Final = "[too deep to be looked through]"
-_REDACTED_FIELDS: Final = ("value", "body", "detail", "error", "ask", "note")
+_REDACTED_FIELDS: Final = ("value", "body", "detail", "error", "ask", "note", "trace")
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+-]*', re.DOTALL)
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode

@@ -382,6 +382,11 @@ class Store:
         found = await self._read(lambda reader: [reader.preview(name, prefix, page) for name in names])
         return [one for one in found if one is not None]
 
+    async def forks(self, journal: str) -> list[str]:
+        """The journals that were forked from this one, oldest first."""
+        check_id("journal id", journal)
+        return await self._read(lambda reader: reader.forks(journal))
+
     async def transferred(self, prefix: str, limit: int | None = None, *, after: str = "") -> list[str]:
         """Journals that were transferred to another session by an input whose key begins with `prefix`, by id.
 
@@ -522,6 +527,7 @@ class Store:
         spend: Spend | None = None,
         under: tuple[str, str] | None = None,
         metadata: dict[str, Any] | None = None,
+        parent: str | None = None,
     ) -> asyncio.Future[Receipt]:
         """Open a journal and accept an input, both or neither. Raises as `open_journal` and `accept` do.
 
@@ -533,9 +539,10 @@ class Store:
         - `under`: the journal of the caller and the key of its stop request; `StopRequested` once that request was
           accepted, unless this input was accepted before.
         - `metadata`: stored with a new journal; an existing one must have the same.
+        - `parent`: a new journal is a fork of this ended one, at its last record.
         """
         try:
-            opening = _open_journal(journal, kind, agent, role, session)
+            opening = replace(_open_journal(journal, kind, agent, role, session), parent=parent)
             if metadata is not None:
                 body = _check_size("the metadata of the session", canonical(metadata), self.limits.inline_bytes)
                 opening = replace(opening, metadata=body)

@@ -171,7 +171,7 @@ class Accept(Command[Receipt], frozen=True):
         for digest in self.refs:
             rows.refer(digest, row, 0)  # kept until the input is admitted; then its record refers to it
         receipt = add_input(tx, row, self, counted=self.admission is not None)
-        if new is not None:
+        if new is not None and new.parent is None:
             opened = tx.new_journals[row.id].opened
             said = Input(receipt.input, self.key, self.body, receipt.at, row.head)
             tx.new_journals[row.id] = NewJournal(opened, said)

@@ -95,7 +95,11 @@ class Transaction:
         row = self.rows.journal(command.journal)
         if row is None:
             self.refuse_pruned_id(command.journal, command)
-            return self.add_journal(command)
+            if command.parent is None:
+                return self.add_journal(command)
+            parent = self.journal(command.parent)
+            parent.check_served()
+            return self.add_journal(command, parent, parent.head, inputs=0)
         if command.agent != row.agent:
             body = self.rows.first_record(row)
             first = None if body is None else records.decode_unversioned(body)
@@ -112,14 +116,21 @@ class Transaction:
                 raise errors.JournalConflict(command.journal, opened, f"one with {shown[1]}", helps)
         return row
 
-    def add_journal(self, opening: OpenJournal, parent: JournalRow | None = None, parent_seq: int = 0) -> JournalRow:
-        """Create a journal with its first record."""
+    def add_journal(
+        self,
+        opening: OpenJournal,
+        parent: JournalRow | None = None,
+        parent_seq: int = 0,
+        inputs: int | None = None,
+    ) -> JournalRow:
+        """Create a journal with its first record. A fork counts its inputs on from those of the parent, or `inputs`."""
         at = self.now.wall
         row = JournalRow(0, opening.journal, opening.kind, opening.agent, "idle", 1, at, at)
         row.role, row.session = opening.role, opening.session
         row.epoch = self.rows.retention.epoch_floor()
         if parent is not None:
-            row.parent, row.parent_seq, row.inputs = parent.id, parent_seq, parent.inputs
+            row.parent, row.parent_seq = parent.id, parent_seq
+            row.inputs = parent.inputs if inputs is None else inputs
         row = self.rows.add_journal(row)
         opened = records.Opened(
             at=at,
@@ -162,6 +173,8 @@ class OpenJournal(Command[Journal], frozen=True):
     session: str | None = None
     metadata: bytes | None = None
     """A JSON object, equal to that of an existing journal; None for any."""
+    parent: str | None = None
+    """The ended journal that this one forks, at its last record. Its inputs are counted from 1."""
 
     def apply(self, tx: Transaction) -> Journal:
         return tx.open_journal(self).as_journal()

@@ -22,11 +22,13 @@ from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.keys import segment
 from holdfast.engine.embedded import TRANSIENT_ERRORS
 from holdfast.eventloop import cancel_all, spawn
+from holdfast.logs import log_event
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.runtime.deferrals import Resolve, ResolveTarget
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session import Session
+from holdfast.secrets.logs import safe_trace
 from holdfast.store.lease import LeaseHolder
 from holdfast.triggers import definition as definitions
 from holdfast.triggers import state as trigger_state
@@ -342,7 +344,8 @@ class TriggerDrive(JournalDrive):
             after, given_up = trigger_state.after_refusal(state, found, str(error), now)
             return after, [self._failed_record(found, error)] if given_up else []
         except Exception as error:  # one failure must not stop the others
-            _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
+            fields = {"trigger": self._name, "occurrence": found.id, "error": f"{type(error).__name__}: {error}"}
+            log_event(_log, logging.WARNING, "trigger failed", raised=error, **fields)
             why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
             return trigger_state.after_failure(state, found, why, now), [self._failed_record(found, error)]
         terms = self._definitions[state.definition].terms
@@ -352,7 +355,8 @@ class TriggerDrive(JournalDrive):
 
     def _failed_record(self, found: Reservation, error: Exception) -> records.Record:
         said = self._store.redactor.text(str(error))[:1_000]
-        return records.Failed(at=self._now(), key=self._key(found), error=records.ErrorInfo(type(error).__name__, said))
+        info, trace = records.ErrorInfo(type(error).__name__, said), safe_trace(error, self._store.redactor)
+        return records.Failed(at=self._now(), key=self._key(found), error=info, trace=trace)
 
     async def _arguments(self, definition: definitions.TriggerDefinition, found: Reservation) -> dict[str, Any]:
         given = await self._store.input(self.session, found.input) if found.input else None

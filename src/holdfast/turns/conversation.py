@@ -121,6 +121,8 @@ class OpenTurn:
     records: list[Record] = field(default_factory=list[Record])
     inputs: dict[int, messages.UserMessage] = field(default_factory=dict[int, messages.UserMessage])
     parked: Parked | None = None
+    by: str | None = None
+    """The process that resumed it last; None if only the first one had it."""
     batch: tuple[messages.ToolCall, ...] = ()
     batch_id: int = 0
     results: dict[int, messages.ToolResult] = field(default_factory=dict[int, messages.ToolResult])
@@ -273,6 +275,7 @@ class Conversation:
                 self._end(record)
             case Parked() | records.Resumed() if self.turn is not None:
                 self.turn.parked = record if isinstance(record, Parked) else None
+                self.turn.by = self.turn.by if isinstance(record, Parked) else record.by
             case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
                 self._outcome(record)
             case records.Intended():

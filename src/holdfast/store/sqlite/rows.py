@@ -636,6 +636,9 @@ class SqliteReader(SqliteTables):
         except JournalCorrupt:
             return contract.JournalPreview(found.as_journal(), None, None, None)
 
+    def forks(self, journal: str) -> list[str]:
+        return [id for (id,) in self.all("SELECT id FROM journals WHERE parent = ? ORDER BY no", journal)]
+
     def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
         # The index holds only journals that were transferred to another session.
         rows = self.all(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import Fenced, JournalConflict
+from holdfast.errors import Fenced, JournalConflict, JournalMissing
 from holdfast.records import Admitted, Ended, Handed, Opened, Parked, Resumed, Started, next_status, touches_lists
 from holdfast.store import Journal, Lease, Spend, Store
 from holdfast.testing.conformance import suite
@@ -198,6 +198,23 @@ async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: 
     await append_here(store, lease, step("x"), step("y"), _handed("cook", "clerk", "x"))
     fork = await store.fork("b", "a", 3)
     assert (fork.parent_seq, fork.agent) == (3, "clerk")
+
+
+async def an_input_may_open_a_fork_at_the_last_record_of_another_journal(store: Store, reopen: Reopen) -> None:
+    await append_here(store, await _to_cook(store), step("y"))
+    receipt = await store.accept_into("b", "session", "cook", {"n": 1}, key="k", parent="a")
+    again = await store.accept_into("b", "session", "cook", {"n": 1}, key="k", parent="a")
+    assert (receipt.fresh, receipt.input, again.fresh) == (True, 1, False)
+    store = await reopen()
+    line = await store.journal("b")
+    assert (line.parent, line.parent_seq, line.head) == ("a", 5, 1)
+    assert await store.forks("a") == ["b"]
+    assert await store.forks("b") == []
+
+
+async def a_fork_of_a_missing_journal_is_not_opened(store: Store) -> None:
+    await refusal(JournalMissing, store.accept_into("b", "session", "cook", {"n": 1}, key="k", parent="a"))
+    await refusal(JournalMissing, store.journal("b"))
 
 
 async def spending_counts_for_the_agent_that_did_the_work(store: Store, lease: ClerkLease, reopen: Reopen) -> None:

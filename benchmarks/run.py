@@ -27,7 +27,7 @@ from harness import harness
 from live import live
 from models import over_http
 from processes import processes
-from turns import crowds, dialogue, long_session, loop_alone, parked, redrive, runs, tracing
+from turns import crowds, dialogue, endless_session, long_session, loop_alone, parked, redrive, runs, tracing
 
 from programs import programs
 
@@ -79,6 +79,7 @@ PARTS: dict[str, Part] = {
     "tracing": Part(tracing, 180),
     "redrive": Part(redrive, 180),
     "long_session": Part(long_session, 240),
+    "endless_session": Part(endless_session, 300),
     "runs": Part(runs, 120),
     "dialogue": Part(dialogue, 120),
     "parked": Part(parked, 300),

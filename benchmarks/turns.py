@@ -11,13 +11,15 @@ import gc
 import io
 import os
 import pstats
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +29,13 @@ from baselines import Row, commit_each, fresh, work_and_commit
 
 import holdfast as hf
 from holdfast import records
-from holdfast.messages import ModelRequest
+from holdfast.messages import ModelRequest, Usage
 from holdfast.store import StoreLimits
 from holdfast.telemetry import Telemetry
-from holdfast.testing import ScriptedModel, call, text
+from holdfast.testing import ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 
     from holdfast.records import Status
     from holdfast.testing.scripted import ScriptReply
@@ -47,6 +49,11 @@ SHORT, LONG = 20, 100
 REDRIVEN = 2_500
 TRACED_TURNS = 5
 TURNS = 1_000
+FIRST_TURNS, ENDLESS = 9, 9_999
+GROWN_AT_ONCE = 20
+WINDOW = 2_500
+WARM_TURNS = 10
+COLD_ROUNDS = 5
 WARM = 2_500
 PARKED_FEW, PARKED_MANY = 100, 10_000
 PARKED_AT_ONCE = 100
@@ -420,6 +427,147 @@ def long_session(folder: Path) -> list[Bar]:
             f"time of a turn: {ms[1]:.1f} of {ms[0]:.1f} ms",
         ),
     ]
+
+
+# ---- a session of 10,000 turns ---------------------------------------------------------------------------------------
+
+SUMMARY = "## Goal\nLook.\n## Decisions\nnone\n## Facts\nnone\n## Files\nnone\n## Open points\nnone"
+
+
+@hf.tool(read_only=True)
+async def recite(item: int) -> str:
+    """Some text about an item."""
+    return f"item {item}: " + "word " * 150
+
+
+def _endless() -> hf.Agent:
+    """An agent whose window is full after a few turns: from then on, only the length of the journal differs."""
+
+    def answer(request: ModelRequest) -> ScriptReply:
+        if request.position is None:
+            return text(SUMMARY)
+        # By itself, this model reports usage that grows with the position.
+        return reply(text("Done.") if request.position % 2 else call(recite, item=1), usage=Usage(output=5))
+
+    window = hf.Compaction(window=WINDOW)
+    return hf.Agent("bench", model=ScriptedModel(answer, keep=0), tools=[recite], compaction=window)
+
+
+@dataclass
+class TurnCost:
+    """The cost of turns, one entry for each: CPU and time in milliseconds, bytes in the rows that the store reads.
+
+    Files are read by pages of 4 kB, so the bytes read from them grow with the depth of the trees in the file.
+    """
+
+    cpu: list[float] = field(default_factory=list[float])
+    ms: list[float] = field(default_factory=list[float])
+    read: list[int] = field(default_factory=list[int])
+    rows: int = 0
+
+    @contextmanager
+    def counting(self) -> Generator[None]:
+        """Count the bytes of the rows that connections opened within the block read."""
+
+        def trace(_: apsw.Cursor, row: Any) -> Any:
+            self.rows += sum(len(value) if isinstance(value, bytes | str) else 8 for value in row)
+            return row
+
+        def hook(connection: apsw.Connection) -> None:
+            connection.row_trace = trace
+
+        apsw.connection_hooks.append(hook)
+        try:
+            yield
+        finally:
+            apsw.connection_hooks.remove(hook)
+
+    async def add(self, session: hf.Session) -> None:
+        """Run one turn."""
+        read, cpu, begun = self.rows, time.process_time(), time.perf_counter()
+        assert (await (await session.send("Go on.")).outcome(timeout=60)).ok
+        self.ms.append((time.perf_counter() - begun) * 1000)
+        self.cpu.append((time.process_time() - cpu) * 1000)
+        self.read.append(self.rows - read)
+
+    def against(self, other: TurnCost) -> Iterator[tuple[str, float, str]]:
+        """Each cost against that of other turns, with both sides."""
+        for name, unit in (("cpu", "ms of CPU"), ("ms", "ms"), ("read", "bytes read")):
+            # The least: other programs, and a look of the engine that falls into a turn, can only add to it.
+            mine, theirs = (min(getattr(each, name)) for each in (self, other))
+            # A turn that reads next to nothing must not make a ratio of nothing.
+            yield (
+                name,
+                (mine + 1) / (theirs + 1) if name == "read" else mine / theirs,
+                f"{mine:,.3g} of {theirs:,.3g} {unit}",
+            )
+
+
+async def _grow(path: Path, turns: int) -> None:
+    """Bring a session to so many turns."""
+    async with hf.open(path, agents=[_endless()], durability="process") as runtime:
+        session = runtime.session("long", agent="bench")
+        left = turns
+        while left > 0:
+            sent = [await session.send("Go on.") for _ in range(min(left, GROWN_AT_ONCE))]
+            assert (await sent[-1].outcome(timeout=60)).ok
+            left -= len(sent)
+
+
+async def _warm(path: Path, cost: TurnCost) -> None:
+    """One turn after the other in one process, from the second one on."""
+    async with hf.open(path, agents=[_endless()], durability="process") as runtime:
+        session = runtime.session("long", agent="bench")
+        await TurnCost().add(session)
+        for _ in range(WARM_TURNS):
+            await cost.add(session)
+
+
+async def _cold(path: Path, cost: TurnCost, *, fork: bool = False) -> None:
+    """The first turn after a reopening, of the session or of a fork of it."""
+    async with hf.open(path, agents=[_endless()], durability="process") as runtime:
+        session = runtime.session("long", agent="bench")
+        if fork:
+            session = await session.fork()
+        await cost.add(session)
+
+
+async def _back(path: Path, cost: TurnCost) -> None:
+    """The first turn of a fork in the middle of a long session, or at the end of a short one, after a reopening."""
+    async with hf.open(path, agents=[_endless()], durability="process") as runtime:
+        session = runtime.session("long", agent="bench")
+        head = (await runtime.store.journal("long")).head
+        await cost.add(await session.fork(at=head if head < ENDLESS else head // 2))
+
+
+def endless_session(folder: Path) -> list[Bar]:
+    paths = {turns: fresh(folder / f"turns-{turns}.db") for turns in (FIRST_TURNS, ENDLESS)}
+    for turns, path in paths.items():
+        asyncio.run(_grow(path, turns))
+        print(".", end="", file=sys.stderr, flush=True)
+    bars: list[Bar] = []
+    kinds: dict[str, Callable[[Path, TurnCost], Coroutine[Any, Any, None]]] = {
+        "": _warm,
+        " after a reopening": _cold,
+        " of a fork, after a reopening": partial(_cold, fork=True),
+        " of a fork in the middle": _back,
+    }
+    for name, measure in kinds.items():
+        early, late = TurnCost(), TurnCost()
+        for number in range(COLD_ROUNDS):
+            for turns, cost in ((FIRST_TURNS, early), (ENDLESS, late)):
+                copy = folder / f"copy-{number}.db"
+                for end in ("", "-wal", "-shm", ".key"):
+                    Path(f"{copy}{end}").unlink(missing_ok=True)
+                    if Path(f"{paths[turns]}{end}").exists():
+                        shutil.copy2(f"{paths[turns]}{end}", f"{copy}{end}")
+                with cost.counting():
+                    asyncio.run(measure(copy, cost))
+            print(".", end="", file=sys.stderr, flush=True)
+        for what, ratio, detail in late.against(early):
+            title = {"cpu": "CPU", "ms": "time", "read": "bytes read"}[what]
+            bars.append(Bar(f"{title}, turn 10,000 / 10{name}", ratio, 1.3, "at most", "x", detail))
+    return bars
 
 
 # ---- many runs without a runtime of their host -----------------------------------------------------------------------

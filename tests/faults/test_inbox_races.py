@@ -40,8 +40,8 @@ class _Interleaved(Store):
         await self._pass()
         return lease
 
-    async def read_with_inbox(self, journal: str) -> Any:
-        found = await super().read_with_inbox(journal)
+    async def read_with_inbox(self, journal: str, *, after: int | None = None) -> Any:
+        found = await super().read_with_inbox(journal, after=after)
         await self._pass()
         return found
 

@@ -69,6 +69,8 @@ def _as_of_schema(version: int, path: Path) -> None:
     old.close()
     connection.close()
     path.with_suffix(".old").chmod(0o600)
+    if version >= SEALED:
+        shutil.copy2(key_file(path), key_file(path.with_suffix(".old")))
 
 
 def _schema(path: Path) -> set[tuple[str, str, str]]:

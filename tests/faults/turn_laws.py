@@ -119,7 +119,7 @@ async def at_the_kill(folder: Path) -> Facts:
 
 def _copy_store(folder: Path, to: str) -> None:
     for path in folder.glob("store.db*"):
-        if not path.name.endswith("-shm"):  # made anew by whoever opens the file
+        if path.is_file() and not path.name.endswith("-shm"):  # made anew by whoever opens the file
             shutil.copy(path, to)
 
 

@@ -376,6 +376,9 @@ def set_back(path: Path) -> None:
     """Make a store look as if it was of a schema without seals."""
     tamper(path, "ALTER TABLE waits DROP COLUMN mac")
     tamper(path, "ALTER TABLE rules DROP COLUMN mac")
+    tamper(path, "DROP TABLE folds")
+    tamper(path, "DROP INDEX records_handed")
+    tamper(path, "ALTER TABLE inputs DROP COLUMN head")
     tamper(path, "DELETE FROM meta WHERE key = 'key_check'")
     tamper(path, "DROP TABLE forgotten_spending; DROP TABLE forgotten_ids; DROP INDEX tombstones_by_session")
     tamper(path, "PRAGMA user_version = 5")

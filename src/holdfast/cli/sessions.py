@@ -25,7 +25,7 @@ from holdfast.processes.lists import all_work, read_pages
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.replay_check import TurnCheck, check_turns
 from holdfast.runtime.runtime import Runtime, context_of
-from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.session_records import read_ending, read_present
 from holdfast.store import Journal, Store, open_store, view_store
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
@@ -261,11 +261,12 @@ def print_end(id: str, wanted: str, status: str, *reasons: str, in_time: bool = 
 
 async def _turn_to_cancel(store: Store, target: TurnTarget) -> str | None:
     """The named turn, or else the open one, or the first queued one."""
-    conversation = await read_conversation(store, target.id)
+    conversation = await read_present(store, target.id)
     queued = await _queued_inputs(store, target.id)
     if target.turn is not None:
-        known = target.turn in conversation.endings or keys.input_number(target.turn) in queued
-        if not known and (conversation.turn is None or conversation.turn.run != target.turn):
+        known = keys.input_number(target.turn) in queued
+        known = known or (conversation.turn is not None and conversation.turn.run == target.turn)
+        if not known and await read_ending(store, target.id, target.turn) is None:
             raise TurnUnknown(target.id, target.turn)
         return target.turn
     if conversation.turn is not None:
@@ -442,7 +443,7 @@ async def last_open_turn(store: Store, session: str) -> str | None:
     queued = await _queued_inputs(store, session)
     if queued:
         return keys.turn_id(max(queued))
-    turn = (await read_conversation(store, session)).turn
+    turn = (await read_present(store, session)).turn
     return None if turn is None else turn.run
 
 
@@ -458,7 +459,7 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
     line = await store.journal(session)
     if line.status != "waiting":
         return ()
-    turn = (await read_conversation(store, session)).turn
+    turn = (await read_present(store, session)).turn
     if turn is None or turn.parked is None:
         return ()
     now = store.clock.read().wall

@@ -53,10 +53,9 @@ async def trace(
 
 
 async def _require_turn(store: sessions.Store, target: sessions.TurnTarget) -> None:
-    conversation = await sessions.read_conversation(store, target.id)
-    known = target.turn in conversation.endings or (conversation.turn and conversation.turn.run == target.turn)
-    if not known:
-        raise errors.TurnUnknown(target.id, target.turn or "")
+    turn, wanted = (await sessions.read_present(store, target.id)).turn, target.turn or ""
+    if (turn is None or turn.run != wanted) and await sessions.read_ending(store, target.id, wanted) is None:
+        raise errors.TurnUnknown(target.id, wanted)
 
 
 async def _send(shell: options.Shell, endpoint: str, found: Sequence[Span]) -> None:

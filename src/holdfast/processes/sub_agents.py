@@ -26,7 +26,7 @@ from holdfast.policy.limits import ROLE, Consumption, Mandate, promised_use
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.context import AwaitedTurn
 from holdfast.processes.lists import DAMAGE
-from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.session_records import read_ending, read_present
 from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnOutcome, TurnReader
 from holdfast.store.inbox import STOP_KEY, stop_key
@@ -177,7 +177,7 @@ class SubAgents:
         return found
 
     async def _mandate(self, order: SubAgentRequest) -> Mandate:
-        conversation = await read_conversation(self._store, order.session)
+        conversation = await read_present(self._store, order.session)
         parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
         over = conversation.mandate
         limits = parent.limits if over is None else policy_limits.limits_under_mandate(parent.limits, over)
@@ -192,7 +192,7 @@ class SubAgents:
                 policy_limits.Budget(
                     steps=limits.steps, tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls
                 ),
-                _used_in_turn(conversation, order.turn) + await self._promised(order.session, order.turn),
+                await self._used_in_turn(conversation, order) + await self._promised(order.session, order.turn),
                 "turn",
             )
         ]
@@ -335,13 +335,21 @@ class SubAgents:
         found.include(await self.below(line.id))
         return found
 
+    async def _used_in_turn(self, conversation: Conversation, order: SubAgentRequest) -> Consumption:
+        """The usage of the turn that gave the order, open or ended."""
+        turn = conversation.turn
+        if turn is not None and turn.run == order.turn:
+            return Consumption(turn.steps, turn.usage.total, turn.cost or 0.0)
+        ending = await read_ending(self._store, order.session, order.turn)
+        return Consumption() if ending is None else Consumption(ending.steps, ending.usage.total, ending.cost or 0.0)
+
     async def _own(self, line: Journal) -> SubtreeUsage:
         if line.quarantine is not None:
             raise errors.JournalQuarantined(line.id, line.quarantine)
         known = self._ended_usage.get(f"{line.id}@{line.head}")
         if known is not None:
             return known
-        conversation = await read_conversation(self._store, line.id)
+        conversation = await read_present(self._store, line.id)
         found = SubtreeUsage(conversation.used)
         for (model, _), total in conversation.usage.items():
             found.count(model, total)
@@ -385,12 +393,3 @@ class SubAgents:
                 self._mandates.clear()
             self._mandates[line.id] = said.mandate if isinstance(said, UserInput) else None
         return self._mandates[line.id]
-
-
-def _used_in_turn(conversation: Conversation, turn: str) -> Consumption:
-    """The usage of an open or ended turn."""
-    open_turn = conversation.turn
-    if open_turn is not None and open_turn.run == turn:
-        return Consumption(open_turn.steps, open_turn.usage.total, open_turn.cost or 0.0)
-    ending = conversation.endings.get(turn)
-    return Consumption() if ending is None else Consumption(ending.steps, ending.usage.total, ending.cost or 0.0)

@@ -18,6 +18,7 @@ from holdfast.policy.hooks import Hooks, ToolDecision
 from holdfast.policy.limits import MISSING_TOOL_MS, OutOf
 from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
+from holdfast.runtime.session_records import RecentConversations
 from holdfast.secrets import forms, sources
 from holdfast.store.paths import memory_folder
 from holdfast.triggers import definition, state
@@ -115,6 +116,7 @@ class RuntimeContext:
     """Time that a background call waits for a process that has its tool."""
     held_inputs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Inputs (session, key) that must not begin a turn here yet: their `Control` has no room."""
+    conversations: RecentConversations = field(default_factory=RecentConversations)
     engine: EmbeddedEngine | None = None
     """None: another process drives."""
     turn_hooks: AfterTurnHooks = field(init=False)

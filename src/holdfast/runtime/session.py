@@ -203,7 +203,7 @@ class Session(Generic[OutputT_co]):
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
         reason = names.check_text("reason", reason)
-        conversation = await session_records.read_conversation(self._context.store, self.id)
+        conversation = await session_records.read_present(self._context.store, self.id)
         if conversation.turn is not None:
             return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
         for found in await self._context.store.pending(self.id):
@@ -219,7 +219,7 @@ class Session(Generic[OutputT_co]):
 
     async def context(self) -> list[Message]:
         """The messages that the model sees: after compaction fewer than `history`."""
-        return list((await session_records.read_conversation(self._context.store, self.id)).context.messages)
+        return list((await session_records.read_present(self._context.store, self.id)).context.messages)
 
     async def requests(self) -> list[session_records.RecordedRequest]:
         """The model requests of this session, rebuilt from its journal without its agents' code."""
@@ -235,7 +235,7 @@ class Session(Generic[OutputT_co]):
 
         A line without a model is the usage of sub-agents with damaged journals.
         """
-        found = await session_records.read_conversation(self._context.store, self.id)
+        found = await session_records.read_present(self._context.store, self.id)
         below = await self._context.children.below(self.id)
         totals: dict[tuple[str, Source], UsageTotal] = {**found.usage}
         totals |= {(model, "child"): total for model, total in below.models.items()}

@@ -212,12 +212,16 @@ class SessionDrive(drive.JournalDrive):
                 self._news = False  # news from here on may not be in the page that is read now
             # Else nothing is read, and all that came since the lease was claimed is news.
             seen = self._heard if lease.made is None else lease.wakes
-            conversation, pending, ready = await session_records.read_session(self._store, lease)
+            known = self.context.conversations.take(self.session)
+            conversation, pending, ready = await session_records.read_session(self._store, lease, known)
             if conversation.seq != lease.head:
                 raise errors.HeadConflict(self.session, lease.head, conversation.seq)
             self._ledger.watch = replace(conversation.watch)
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
+            session_records.save_fold(self._store, lease, conversation)
+            if self._open is None:  # a parked session takes no memory
+                self.context.conversations.keep(self.session, conversation)
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -239,6 +243,7 @@ class SessionDrive(drive.JournalDrive):
                 await self._rest()
                 return
             await session_records.read_further(self._store, self.session, conversation)
+            session_records.save_fold(self._store, self._lease, conversation)
             self._open = conversation.turn
             if self._handed:
                 self._agent = self._agent_of(conversation, [])

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
 from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachment_digests
-from holdfast.records import DECODE_ERRORS, Admitted, Cancelled, Done, EffectRequest, Failed, Opened, Outcome, Record
+from holdfast.records import (
+    DECODE_ERRORS,
+    Admitted,
+    Cancelled,
+    Done,
+    EffectRequest,
+    Ended,
+    Failed,
+    Opened,
+    Outcome,
+    Record,
+)
 from holdfast.turns import keys, programs
 from holdfast.turns.compaction.plan import decode_asked, decode_compaction, is_compaction
-from holdfast.turns.conversation import Conversation
+from holdfast.turns.conversation import Conversation, ending_of_record
 from holdfast.turns.environment import Environment, decode_environment, is_environment, prefix_of
+from holdfast.turns.fold import decode_fold, encode_fold, is_fold_due
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from asyncio import Future
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from holdfast.store import Input, Notification, Store, contract
+    from holdfast.turns.machine import Ending
 
 
 async def fetch_value(store: Store, record: Record) -> Record:
@@ -60,32 +75,134 @@ async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIt
 async def read_conversation(store: Store, journal: str, *, upto: int | None = None) -> Conversation:
     """Read the conversation of a session up to record `upto`, with its fork ancestors."""
     conversation = Conversation()
-    await _read_lineage(store, journal, upto, conversation)
+    await _read_lineage(store, await _lineage(store, journal, upto), conversation)
     return conversation
 
 
-async def read_session(store: Store, lease: contract.Lease) -> tuple[Conversation, list[Input], list[Notification]]:
-    """Read a claimed session: its conversation, its inbox, and the notifications that may be delivered."""
-    conversation, journal, head = Conversation(), lease.journal, lease.head
+async def read_present(store: Store, journal: str) -> Conversation:
+    """Read the conversation of a session as it is now, without its history: at the same cost for each length.
+
+    It may lack the endings of earlier turns, too.
+    """
+    return await _read_present(store, journal, None)
+
+
+async def _read_present(store: Store, journal: str, upto: int | None) -> Conversation:
+    lineage = await _lineage(store, journal, upto)
+    for number, (line, end) in reversed(list(enumerate(lineage))):
+        fold = await store.fold(line.id, upto=end)
+        conversation = None if fold is None else decode_fold(fold.body)
+        if conversation is not None:
+            await read_further(store, line.id, conversation, end)
+            await _read_lineage(store, lineage[number + 1 :], conversation)
+            return conversation
+    conversation = Conversation()
+    await _read_lineage(store, lineage, conversation)
+    return conversation
+
+
+MOST_RECENT: Final = 64
+"""Conversations that `RecentConversations` keeps."""
+MOST_RECENT_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of the messages that they have together."""
+
+
+class RecentConversations:
+    """The conversations of the sessions that were driven last: their next drives read on from there."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Conversation] = {}
+        self._bytes = 0
+
+    def take(self, session: str) -> Conversation | None:
+        """Remove a conversation, to go on with it."""
+        found = self._kept.pop(session, None)
+        if found is not None:
+            self._bytes -= found.thread.size
+        return found
+
+    def keep(self, session: str, conversation: Conversation) -> None:
+        """Keep a conversation between two turns, without its history, in place of older ones."""
+        self.take(session)
+        if conversation.turn is not None or not conversation.pos or conversation.context.size > MOST_RECENT_BYTES:
+            return
+        conversation.forget_history()
+        self._kept[session] = conversation
+        self._bytes += conversation.thread.size
+        while len(self._kept) > MOST_RECENT or self._bytes > MOST_RECENT_BYTES:
+            self.take(next(iter(self._kept)))
+
+
+def save_fold(store: Store, lease: contract.Lease, conversation: Conversation) -> None:
+    """Save the fold of a conversation with the next commit, if one is due. A failure to save it is ignored."""
+    if not is_fold_due(conversation):
+        return
+    body = encode_fold(conversation)
+    conversation.unsaved, conversation.fold_size = 0, len(body)
+    conversation.forget_history()
+    crash_point("fold.before_save")
+    store.save_fold(lease, conversation.seq, body).add_done_callback(_ignore_failure)
+
+
+def _ignore_failure(done: Future[None]) -> None:
+    if not done.cancelled():
+        done.exception()
+
+
+async def read_ending(store: Store, journal: str, run: str) -> Ending | None:
+    """The ending of a turn, read from its beginning; None without one."""
+    async for record in read_turn(store, journal, run):
+        if isinstance(record, Ended) and record.run == run:
+            return ending_of_record(record)
+    return None
+
+
+async def read_turn(store: Store, journal: str, run: str) -> AsyncIterator[Record]:
+    """Yield the records of a journal from the acceptance of a turn on, up to its end; none if the turn is unknown."""
+    number = keys.input_number(run)
+    begun = None if number is None else await store.input(journal, number)
+    if begun is None:
+        return
+    async for _, record in read_records(store, journal, after=begun.head):
+        yield record
+        if isinstance(record, Ended) and record.run == run:
+            return
+
+
+async def read_session(
+    store: Store, lease: contract.Lease, known: Conversation | None = None
+) -> tuple[Conversation, list[Input], list[Notification]]:
+    """Read a claimed session: its conversation, its inbox, and the notifications that may be delivered.
+
+    The conversation begins with `known`, an earlier state of it, or with its newest fold.
+    """
+    journal, head = lease.journal, lease.head
     if lease.made is not None:
+        conversation = Conversation()
         conversation.add(head, lease.made.opened)
         return conversation, [] if lease.made.input is None else [lease.made.input], []
-    entries, pending, ready = await store.read_with_inbox(journal)
-    opened = entries[0].record if entries else None
-    if isinstance(opened, Opened) and opened.parent is not None:
-        await _read_lineage(store, journal, head, conversation)
-        return conversation, pending, ready
-    for entry in entries:
-        await _add_record(store, journal, conversation, entry.seq, await fetch_value(store, entry.record))
-    if conversation.seq < head:
-        await read_further(store, journal, conversation, head)
-    return conversation, pending, ready
+    if known is not None:
+        page = await store.read_with_inbox(journal, after=known.seq - 1)
+        last = page.entries[0] if page.entries else None
+        if last is not None and (last.seq, last.pos) == (known.seq, known.pos):  # else it is another journal
+            await _add_entries(store, journal, known, page.entries[1:], head)
+            return known, page.pending, page.ready
+    page = await store.read_with_inbox(journal)
+    fold, opened = page.fold, page.entries[0].record if page.entries else None
+    conversation = Conversation() if fold is None else decode_fold(fold.body)
+    if conversation is None or (isinstance(opened, Opened) and opened.parent is not None):
+        conversation = await _read_present(store, journal, head)
+    else:
+        await _add_entries(store, journal, conversation, page.entries, head)
+    return conversation, page.pending, page.ready
 
 
-async def _read_lineage(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:
-    """Read a journal into a conversation, after the journals from which it was forked."""
-    for number, (line, end) in enumerate(await _lineage(store, journal, upto)):
-        if number:
+async def _read_lineage(
+    store: Store, lineage: Sequence[tuple[contract.Journal, int | None]], conversation: Conversation
+) -> None:
+    """Read journals, each forked from the one before, into a conversation."""
+    for line, end in lineage:
+        if line.parent is not None:
             conversation.cut()
         conversation.seq = 0
         await read_further(store, line.id, conversation, end)
@@ -104,12 +221,23 @@ async def _lineage(store: Store, journal: str, upto: int | None = None) -> list[
     return found[::-1]
 
 
-async def _add_record(store: Store, journal: str, conversation: Conversation, seq: int, record: Record) -> None:
+async def _add_entries(
+    store: Store, journal: str, conversation: Conversation, entries: Sequence[contract.Entry], upto: int
+) -> None:
+    """Add the first page of records, and those after it up to record `upto`."""
+    for entry in entries:
+        await _add_record(store, journal, conversation, entry)
+    if conversation.seq < upto:
+        await read_further(store, journal, conversation, upto)
+
+
+async def _add_record(store: Store, journal: str, conversation: Conversation, entry: contract.Entry) -> None:
     """Add a record to a conversation; a value that can't be decoded quarantines the journal."""
+    record = await fetch_value(store, entry.record)
     try:
-        conversation.add(seq, record)
+        conversation.add(entry.seq, record, entry.pos)
     except DECODE_ERRORS as error:
-        raise await _quarantine(store, journal, seq, str(error)) from error
+        raise await _quarantine(store, journal, entry.seq, str(error)) from error
 
 
 async def _quarantine(store: Store, journal: str, seq: int, reason: str) -> JournalCorrupt:
@@ -120,11 +248,13 @@ async def _quarantine(store: Store, journal: str, seq: int, reason: str) -> Jour
 
 async def read_further(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
     """Add the newer records of the journal to a conversation, up to record `upto`."""
-    while page := await read_page(store, journal, conversation.seq):
-        for seq, record in page:
-            if upto is not None and seq > upto:
-                return
-            await _add_record(store, journal, conversation, seq, record)
+    while upto is None or conversation.seq < upto:
+        left = None if upto is None else upto - conversation.seq
+        page = await store.read(journal, after=conversation.seq, limit=left)
+        for entry in page:
+            await _add_record(store, journal, conversation, entry)
+        if not page:
+            return
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):

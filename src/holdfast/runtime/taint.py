@@ -14,7 +14,7 @@ from holdfast.policy import limits, paths
 from holdfast.policy.rules import CLEAN, Subject, Taint
 from holdfast.processes import keys, lists
 from holdfast.records import Done, Failed, InputTaint, Record
-from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.session_records import read_present
 from holdfast.store.memories import TAINTED_FILES
 from holdfast.turns.conversation import Conversation, answer_taint
 from holdfast.turns.keys import DEFERRAL
@@ -43,7 +43,7 @@ def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
 async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: str) -> Taint:
     """The taint of a session; full taint if it can't be read or its agent is unknown here."""
     try:
-        conversation = await read_conversation(store, session)
+        conversation = await read_present(store, session)
     except errors.HoldfastError:
         return _full_taint(session)
     agent = agents.get(conversation.agent or "")

@@ -135,7 +135,7 @@ class ToolHost:
         seen: set[str] = set()
         while journal is not None and journal not in seen:
             seen.add(journal)
-            async for _, record in session_records.read_records(self.store, journal):
+            async for record in session_records.read_turn(self.store, journal, place.run):
                 key = keys.parse_key(record.key) if isinstance(record, records.Done) else None
                 if key is not None and not (key.inner or key.nested) and (key.run, key.number, key.call) == place:
                     value = decode_value(bytes(record.value)) if isinstance(record, records.Done) else None

@@ -88,15 +88,18 @@ class TurnReader:
         self._store = store
         self._number = number
         self._known = known
-        self._after = after
+        self._steers = False
+        """The input has entered a turn that began earlier."""
+        self.after = after
+        """The turn begins after this record."""
         self._text: str | None = None
         """The text of the answer, if the drive handed it over."""
 
     @cached_property
     def _conversation(self) -> Conversation:
         """The conversation since the input was accepted; not read when the drive hands over the end."""
-        conversation = Conversation(whole=self._after == 0)
-        conversation.seq = self._after
+        conversation = Conversation(whole=self.after == 0)
+        conversation.seq = self.after
         return conversation
 
     async def read(self) -> machine.Ending | None:
@@ -109,6 +112,9 @@ class TurnReader:
                 conversation.add(seq, record)
                 if isinstance(record, records.Admitted) and record.input == self._number:
                     self.run = record.run
+                    if record.run not in {None, keys.turn_id(self._number)} and not self._steers:
+                        await self._begin_before(record.run or "")
+                        return await self.read()
                 if isinstance(record, records.Ended) and record.run == self.run:
                     return conversation.endings[record.run]
         return None
@@ -121,6 +127,18 @@ class TurnReader:
         if found is None or isinstance(decode_input(found.body), CancelRequest):
             raise errors.TurnUnknown(self.session, keys.turn_id(self._number))
         self._known = True
+        self._read_after(max(self.after, found.head))
+
+    async def _begin_before(self, run: str) -> None:
+        """Read again from the acceptance of the turn `run`, which the input has entered."""
+        self._steers = True
+        number = keys.input_number(run)
+        begun = None if number is None else await self._store.input(self.session, number)
+        self._read_after(0 if begun is None else begun.head)
+
+    def _read_after(self, seq: int) -> None:
+        self.after = seq
+        self.__dict__.pop("_conversation", None)
 
     async def ended_at(self) -> Cursor | None:
         """Position of the last event of an ended turn."""
@@ -264,13 +282,14 @@ class Turn(Generic[OutputT_co]):
 
     async def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of this turn, from its start or after a cursor, until it ends or the runtime is closed."""
-        cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
+        given = None if after is None else session_cursor(after, self.session)
         changes = self._context.changes
         with changes.until_closed():
             reader = self._reader()
-            ended = None if self._begins and after is None else await reader.ended_at()
+            ended = None if self._begins and self._after and given is None else await reader.ended_at()
+            cursor = Cursor(reader.after) if given is None else given
             run = self.id if self._begins else reader.run
-            if after is not None and ended is not None and cursor >= ended:
+            if given is not None and ended is not None and given >= ended:
                 return
             buffer = None  # of the drive of the turn: by the end of the turn it may be over
             async for event in follow_session(changes, self.session, cursor):
@@ -331,4 +350,5 @@ class Turn(Generic[OutputT_co]):
         return keys.call_key(run, place.number, place.call, tool)
 
     def _reader(self) -> TurnReader:
-        return TurnReader(self._context.store, self.session, self._number, self._after, known=self._begins)
+        known = self._begins and self._after > 0  # else an input that was accepted before: the store knows where
+        return TurnReader(self._context.store, self.session, self._number, self._after, known=known)

@@ -23,6 +23,7 @@ from holdfast.secrets.redactor import Redactor
 from holdfast.store import attachments, contract, inbox, notifications, retention, spending, transaction, waits
 from holdfast.store.attachments import AttachmentSpool, StoredAttachment
 from holdfast.store.contract import Entry, Journal, JournalPreview, Lease, Owner, Reader, Receipt, Settlement, Wait
+from holdfast.store.folds import JournalPage, SaveFold
 from holdfast.store.lease import is_gone
 from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, words_of
 from holdfast.store.notifications import Notification, NotificationState, Notify, SettledByHand
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
     from holdfast.store.backend import Backend
+    from holdfast.store.folds import Fold
     from holdfast.store.inbox import AdmissionWindow, RefusedInput
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
     from holdfast.store.sqlite.backup import BackupReport
@@ -272,17 +274,37 @@ class Store:
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.records(journal, after, page))
 
-    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[contract.Input], list[Notification]]:
-        """The first page of a journal, of its inbox, and of its deliverable notifications, in one read."""
+    async def read_with_inbox(self, journal: str, *, after: int | None = None) -> JournalPage:
+        """A page of a journal, the first one of its inbox and of its deliverable notifications, in one read.
+
+        The page begins after the newest fold of the journal, which comes with it, or after the record `after`.
+        """
         page, now = self.limits.page, self._wall()
-        return await self._read_journal(
-            journal,
-            lambda reader: (
-                reader.records(journal, 0, page),
-                reader.pending(journal, 0, page),
-                reader.notifications.next(journal, now, page),
-            ),
-        )
+
+        def read(reader: Reader) -> JournalPage:
+            fold = reader.fold(journal) if after is None else None
+            first = after or 0 if fold is None else fold.seq
+            entries, pending = reader.records(journal, first, page), reader.pending(journal, 0, page)
+            return JournalPage(fold, entries, pending, reader.notifications.next(journal, now, page))
+
+        return await self._read_journal(journal, read)
+
+    async def fold(self, journal: str, *, upto: int | None = None) -> Fold | None:
+        """The newest fold of a journal, up to a record; None without one that can be trusted."""
+        _check_optional(check_int, "record", upto)
+        return await self._read_journal(journal, lambda reader: reader.fold(journal, upto))
+
+    def save_fold(self, lease: Lease, seq: int, body: bytes) -> asyncio.Future[None]:
+        """Save the state of a journal after record `seq`. Nothing depends on it: `fold` need not find it again.
+
+        One with a secret in it is not saved.
+        """
+        try:
+            check_int("record", seq, least=1)
+            body = _check_size("a fold", body, self.limits.fold_bytes)
+            return self._submit(SaveFold(_check_lease(lease), seq, body))
+        except errors.HoldfastError as refusal:
+            return _failed_future(refusal)
 
     async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
         """All records above `after`, page by page; holds no snapshot between two pages."""

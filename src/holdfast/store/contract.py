@@ -88,6 +88,8 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """Entries of one scope of memory."""
     memory_changes: int = 50
     """Changes in the history of one entry of memory."""
+    fold_bytes: int = 16 * 1024 * 1024
+    """One fold of a session; a larger one is not saved."""
 
 
 def blob_digest(body: bytes) -> str:
@@ -221,6 +223,8 @@ class Input(msgspec.Struct, frozen=True):
     key: str
     body: bytes
     at: int
+    head: int = 0
+    """The head of the journal at the acceptance: its turn begins later. 0 for inputs of schema 7 and older."""
 
 
 class NewJournal(msgspec.Struct, frozen=True):
@@ -423,6 +427,8 @@ class InputRow(msgspec.Struct, frozen=True):
     pending: bool = True
     counted: bool = False
     """It was accepted under an admission, and counts in its windows."""
+    head: int = 0
+    """The head of the journal at the acceptance."""
 
 
 class JournalFilter(msgspec.Struct, frozen=True):

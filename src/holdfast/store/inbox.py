@@ -173,7 +173,8 @@ class Accept(Command[Receipt], frozen=True):
         receipt = add_input(tx, row, self, counted=self.admission is not None)
         if new is not None and new.parent is None:
             opened = tx.new_journals[row.id].opened
-            tx.new_journals[row.id] = NewJournal(opened, Input(receipt.input, self.key, self.body, receipt.at))
+            said = Input(receipt.input, self.key, self.body, receipt.at, row.head)
+            tx.new_journals[row.id] = NewJournal(opened, said)
             if self.spend is not None:
                 rows.spending.add(row.agent, spending.day_of(receipt.at), self.spend)
         return receipt
@@ -193,7 +194,8 @@ def add_input(
     """Put the content of a command into the inbox of a journal, and wake it."""
     now = tx.now.wall
     row.inputs += 1
-    tx.rows.add_input(row, InputRow(row.inputs, command.key, command.digest, command.body, now, counted=counted))
+    said = (row.inputs, command.key, command.digest, command.body, now)
+    tx.rows.add_input(row, InputRow(*said, counted=counted, head=row.head))
     tx.wake(row)
     return Receipt(row.id, row.inputs, command.key, now, head=row.head)
 

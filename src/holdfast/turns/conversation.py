@@ -213,11 +213,19 @@ class Conversation:
     """
 
     def __init__(self, *, whole: bool = True) -> None:
-        self._whole = whole
+        self.whole = whole
         """The fold begins at the first record; otherwise the context of the model is unknown."""
         self.thread = state.Thread()
+        self.has_history = True
+        """False if `thread` is only the context, after a fold or `forget_history`."""
         self.seq = 0
         """Sequence of the last record."""
+        self.pos = 0
+        """Position of the last record in the store; 0 if unknown."""
+        self.unsaved = 0
+        """Records since its newest fold."""
+        self.fold_size = 0
+        """Bytes of its newest fold."""
         self.position = 0
         """Number of model calls."""
         self.steps = 0
@@ -240,8 +248,8 @@ class Conversation:
         """Measures the working time of its turns."""
         self._seen: View | None = None
         """The compacted context; None while the model sees the whole conversation."""
-        self._pinned: set[str] = set()
-        self._breaker = Breaker()
+        self.pinned: set[str] = set()
+        self.breaker = Breaker()
         self.heard: dict[str, str] = {}
         """Tools with results in the conversation, with the key of the first call of each."""
         self.noticed = False
@@ -254,8 +262,9 @@ class Conversation:
         self._inputs: dict[str, dict[str, Any]] = {}
         """Metadata of inputs by message id."""
 
-    def add(self, seq: int, record: Record) -> None:
-        self.seq = seq
+    def add(self, seq: int, record: Record, pos: int = 0) -> None:
+        self.seq, self.pos = seq, pos
+        self.unsaved += 1
         try:
             self._take(record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -292,7 +301,7 @@ class Conversation:
             record.run,
             record,
             deadline=record.deadline,
-            pinned=frozenset(self._pinned),
+            pinned=frozenset(self.pinned),
             used=self.used,
             mandate=self.mandate,
             mode=record.mode,
@@ -304,7 +313,7 @@ class Conversation:
     def _inherited(self) -> dict[str, Any]:
         """The fields with which a turn begins, or goes on after a handoff."""
         read = {"heard": dict(self.heard), "noticed": self.noticed, "taint": self.taint, "variables": self.variables}
-        return {"before": self.context, "position": self.position, "breaker": self._breaker, **read}
+        return {"before": self.context, "position": self.position, "breaker": self.breaker, **read}
 
     @property
     def used(self) -> Consumption:
@@ -324,6 +333,8 @@ class Conversation:
     @property
     def history(self) -> list[messages.Message]:
         """All messages; inputs carry their metadata."""
+        if not self.has_history:
+            raise errors.InvariantBroken("the history was asked of a conversation without it")
         if not self._inputs:
             return list(self.thread.messages)
         return [
@@ -332,6 +343,14 @@ class Conversation:
             else message
             for message in self.thread.messages
         ]
+
+    def forget_history(self) -> None:
+        """Keep only what later turns need: the context of the model instead of all messages, and no endings."""
+        thread = self.context
+        self.thread = thread.detached()
+        self._seen, self.has_history = None, False
+        self._inputs.clear()
+        self.endings.clear()
 
     def cut(self) -> None:
         """Begin a fork here: close the open turn, which does not continue in the fork."""
@@ -358,7 +377,7 @@ class Conversation:
         if said.taint is not None:
             self._take_in(turn, Taint.of(said.taint))
         if said.pin:
-            self._pinned.add(message.id)
+            self.pinned.add(message.id)
         if said.metadata:
             self._inputs[message.id] = said.metadata
         self.thread = self.thread.add(message)
@@ -437,8 +456,8 @@ class Conversation:
             made = decode_compaction(bytes(record.value))
             if made.calls:
                 self._count(turn, (made.model, "direct"), UsageTotal(made.calls, made.usage, made.cost))
-            self._breaker = made.judged(self._breaker, record.at)
-            if self._whole:  # the model sees less from here on; the history is unchanged
+            self.breaker = made.judged(self.breaker, record.at)
+            if self.whole:  # the model sees less from here on; the history is unchanged
                 self._seen = View(made.applied(self.context), len(self.thread))
         elif is_paid(record.key):  # a reply that was paid for and not used
             reply = messages.decode_reply(bytes(record.value))
@@ -526,7 +545,7 @@ class Conversation:
         if self.turn is not None and record.run == self.turn.run:
             self._close(self.turn, record.status, self.endings[record.run].message)
             left_out = _LEFT_OUT.get(self.turn.refused)
-            if self._whole and left_out is not None:
+            if self.whole and left_out is not None:
                 # Parts of a refused turn may be the reason, and would fail every later turn.
                 seen = self.context.messages
                 less = [left_out(each) if each.id.partition(".")[0] == record.run else each for each in seen]

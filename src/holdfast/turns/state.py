@@ -160,16 +160,22 @@ _START: Final = hashlib.sha256(b"holdfast:1:thread\n").digest()
 class Thread:
     """Messages, oldest first, with one digest of them all. Immutable; threads share their common messages."""
 
-    __slots__ = ("_count", "_shared", "_wire", "chain")
+    __slots__ = ("_count", "_shared", "_wire", "chain", "size")
 
     def __init__(
-        self, shared: list[Message] | None = None, chain: bytes = _START, wire: dict[str, list[bytes]] | None = None
+        self,
+        shared: list[Message] | None = None,
+        chain: bytes = _START,
+        wire: dict[str, list[bytes]] | None = None,
+        size: int = 0,
     ) -> None:
         self._shared: list[Message] = [] if shared is None else shared
         self._wire: dict[str, list[bytes]] = {} if wire is None else wire
         self._count = len(self._shared)
         self.chain = chain
         """Digest of all messages, as a hash chain: adding a message costs the same at any length."""
+        self.size = size
+        """Bytes of all messages."""
 
     def add(self, *messages: Message) -> Thread:
         # The shared list only grows at its end. A thread that is not at the end any more gets a copy.
@@ -178,10 +184,19 @@ class Thread:
             shared = shared[: self._count]
             wire = {key: kept[: self._count] for key, kept in wire.items()}
         shared += messages
-        chain = self.chain
+        chain, size = self.chain, self.size
         for message in messages:
-            chain = hashlib.sha256(chain + encode(message)).digest()
-        return Thread(shared, chain, wire)
+            body = encode(message)
+            chain = hashlib.sha256(chain + body).digest()
+            size += len(body)
+        return Thread(shared, chain, wire, size)
+
+    def detached(self) -> Thread:
+        """The same thread without the messages that threads which share it have after it."""
+        if len(self._shared) == self._count:
+            return self
+        wire = {key: kept[: self._count] for key, kept in self._wire.items()}
+        return Thread(self._shared[: self._count], self.chain, wire, self.size)
 
     def encoded(self, key: str, encode: Callable[[Message], bytes]) -> list[bytes]:
         """The bytes of all messages for `key`. Each message is encoded once for all threads that share it."""

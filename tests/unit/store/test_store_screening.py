@@ -48,6 +48,7 @@ CONTENT = {
     "PutBlob": ("body",),
     "PutMemory": ("value",),
     "Quarantine": ("reason",),
+    "SaveFold": ("body",),
     "SettleNext": ("payload",),
     "SettleWait": ("payload",),
 }

@@ -1,4 +1,4 @@
-"""The key of a store, in a file beside it or in the environment. It seals waits and rules.
+"""The key of a store, in a file beside it or in the environment. It seals waits, rules and folds.
 
 The key file of a new store is written before the store is committed and gets its final name afterwards. So a key file
 with the final name beside a store of an older schema shows that an older copy replaced a sealed store.
@@ -23,7 +23,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.plainfiles import sync_folder, write_new_file
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
-from holdfast.store.contract import Wait
+from holdfast.store.folds import Fold
 from holdfast.store.lease import is_gone
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite import files
@@ -34,6 +34,8 @@ from holdfast.store.waits import SIGNAL_MEMO_PREFIX, StoredRule, signal_memo_pay
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from holdfast.store.contract import Wait
 
 
 ENVIRONMENT: Final = "HOLDFAST_STORE_KEY"
@@ -80,16 +82,17 @@ class Seal:
         """Encrypt the token key of an older schema for the store; the same call decrypts it."""
         return bytes(one ^ other for one, other in zip(secret, self._derived(b"cover"), strict=True))
 
-    def of(self, row: Wait | StoredRule) -> bytes:
+    def of(self, row: Wait | StoredRule | Fold) -> bytes:
         """The seal of a row. It covers all fields in order, so another field needs a migration that seals anew."""
-        said = ("wait" if isinstance(row, Wait) else "rule", *astuple(row))
+        fields = row if isinstance(row, Fold) else astuple(row)
+        said = (type(row).__name__.removeprefix("Stored").lower(), *fields)
         return blake2b(_encode(said), key=self._rows, digest_size=_SEAL_BYTES).digest()
 
     def id_hash(self, id: str) -> bytes:
         """The keyed hash of an id that was forgotten."""
         return blake2b(id.encode(), key=self._derived(b"forgotten"), digest_size=KEY_BYTES).digest()
 
-    def matches(self, row: Wait | StoredRule, mac: object) -> bool:
+    def matches(self, row: Wait | StoredRule | Fold, mac: object) -> bool:
         """True if `mac` is the seal of the row."""
         return isinstance(mac, bytes) and compare_digest(self.of(row), mac)
 

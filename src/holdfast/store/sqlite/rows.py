@@ -13,7 +13,8 @@ from itertools import product
 from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from zlib import crc32
+from zlib import crc32, decompress
+from zlib import error as zlib_error
 
 import msgspec
 from msgspec.structs import astuple
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.store.attachments import AttachmentSpool
+    from holdfast.store.folds import Fold
     from holdfast.store.sqlite.key import Seal
 
 
@@ -493,13 +495,19 @@ class SqliteReader(SqliteTables):
             raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")
         return entries
 
+    def fold(self, journal: str, upto: int | None = None) -> Fold | None:
+        """The newest fold of a journal, up to a record."""
+        no, head, _ = self._require(journal)
+        return self.folds.newest(journal, no, head if upto is None else min(upto, head))
+
     def tail(self, journal: str, limit: int) -> list[contract.Entry]:
         return self.records(journal, max(self._require(journal)[1] - limit, 0), limit)
 
     def handed_at(self, journal: str, upto: int) -> int:
         no, prefix = self._require(journal)[0], records.HANDED_PREFIX
-        where = "journal = ? AND seq <= ? AND substr(body, 1, ?) = ? ORDER BY seq DESC LIMIT 1"
-        return self.one(f"SELECT seq FROM records WHERE {where}", no, upto, len(prefix), prefix) or 0
+        where = f"journal = ? AND seq <= ? AND substr(body, 1, {len(prefix)}) = x'{prefix.hex()}'"  # constants
+        sql = f"SELECT seq FROM records INDEXED BY records_handed WHERE {where} ORDER BY seq DESC LIMIT 1"
+        return self.one(sql, no, upto) or 0
 
     def feed(self, after: int, limit: int) -> list[contract.FeedEntry]:
         rows = self.page(
@@ -547,7 +555,9 @@ class SqliteReader(SqliteTables):
     def pending(self, journal: str, after: int, limit: int) -> list[contract.Input]:
         no = self._require(journal)[0]
         where = "journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?"
-        rows = self.page(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE {where}", (no, after, limit), 3)
+        # The index is named, or SQLite would walk over all inputs, which are in this order already.
+        sql = f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_pending WHERE {where}"  # constants
+        rows = self.page(sql, (no, after, limit), 3)
         return [_sound_input(journal, input_row(row)) for row in rows]
 
     def input(self, journal: str, number: int) -> contract.Input | None:
@@ -674,10 +684,13 @@ class SqliteReader(SqliteTables):
             table, _, column = place.partition(".")
             for (said,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):
                 yield table, said if type(said) is bytes else said.encode()
+        for (body,) in self.db.execute("SELECT body FROM folds"):
+            with suppress(zlib_error, TypeError):  # damaged
+                yield "folds", decompress(body)
 
     def raw_inputs(self) -> Iterator[tuple[str, contract.InputRow, bool]]:
         for journal, *found in self.db.execute(
-            "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending, i.counted"
+            f"SELECT j.id, {', '.join(f'i.{name}' for name in INPUT_COLUMNS.split(', '))}"  # constants
             " FROM inputs i JOIN journals j ON j.no = i.journal"
         ):
             row = input_row(tuple(found))
@@ -724,4 +737,4 @@ def _sound(found: contract.InputRow) -> bool:
 def _sound_input(journal: str, found: contract.InputRow) -> contract.Input:
     if not _sound(found):
         raise JournalCorrupt(journal, 0, f"the input {found.input} does not match its digest")
-    return contract.Input(found.input, found.key, found.body, found.at)
+    return contract.Input(found.input, found.key, found.body, found.at, found.head)

@@ -366,7 +366,23 @@ INSERT INTO memory_words (memory_words) VALUES ('rebuild');
 -- What a notification brings for the host beside its text: canonical JSON, covered by the checksum.
 ALTER TABLE notifications ADD COLUMN payload TEXT;
 """
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
+_V8: Final = """
+-- The state of a session after some of its records, sealed: a cache, which may be deleted at any time. `anchor` is the
+-- checksum of record `seq`. And where a journal ended when an input was accepted: what follows from it comes later.
+CREATE TABLE folds (
+    id      INTEGER PRIMARY KEY,
+    journal INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    anchor  INTEGER NOT NULL,
+    body    BLOB NOT NULL,
+    mac     BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX folds_of_journal ON folds (journal, seq);
+ALTER TABLE inputs ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
+-- Who had a session at a record, for forks.
+CREATE INDEX records_handed ON records (journal, seq) WHERE substr(body, 1, 14) = x'7b2274223a2268616e646564222c';
+"""
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8)
 SEALED: Final = 6
 """The first schema with sealed waits and rules."""
 VERSION: Final = len(MIGRATIONS)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from zlib import crc32
+from zlib import compress, crc32, decompress
 
 import msgspec
 from msgspec.structs import astuple, replace
 
+from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical
 from holdfast.errors import (
     JournalCorrupt,
@@ -25,6 +26,7 @@ from holdfast.errors import (
 from holdfast.names import agent_session_process
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import InputRow, JournalRow, StoreLimits
+from holdfast.store.folds import Fold
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, NoteRefusal, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification, NotificationState
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted"
+INPUT_COLUMNS: Final = "input, key, digest, body, at, pending, counted, head"
 
 
 class SqliteTables:
@@ -57,6 +59,7 @@ class SqliteTables:
         self.spending = SpendingTable(self)
         self.admission = AdmissionTable(self)
         self.retention = RetentionTable(self)
+        self.folds = FoldTable(self)
 
     def one(self, sql: str, *values: Any) -> Any:
         """The first row of a query (its value, if it has one column); None without rows."""
@@ -109,7 +112,7 @@ class SqliteTables:
 
 def input_row(found: tuple[Any, ...]) -> InputRow:
     """An input from its columns."""
-    return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]))
+    return InputRow(*found[:5], pending=bool(found[5]), counted=bool(found[6]), head=found[7])
 
 
 class _Table:
@@ -737,6 +740,43 @@ class SpendingTable(_Table):
             yield agent or None, None if day == _TOTAL else day, Spend(*numbers)
 
 
+# ---- folds ---------------------------------------------------------------------------------------------------------
+
+_NEWEST_FOLD: Final = (
+    # A fold ahead of a journal that was cut short, or of another content of it, has no such record.
+    "SELECT f.seq, f.anchor, f.body, f.mac FROM folds f"
+    " JOIN records r ON r.journal = f.journal AND r.seq = f.seq AND r.crc = f.anchor"
+    " WHERE f.journal = ? AND f.seq <= ? ORDER BY f.seq DESC LIMIT 1"
+)
+_SAVE_FOLD: Final = insert_into("folds", "journal, seq, anchor, body, mac")
+
+
+class FoldTable(_Table):
+    """Folds of sessions."""
+
+    def newest(self, journal: str, no: int, upto: int) -> Fold | None:
+        """The newest fold of a journal up to a record; None if there is none, or it does not match its seal."""
+        found = self._one(_NEWEST_FOLD, no, upto)
+        seal = self._tables.seal
+        if found is None or seal is None:
+            return None
+        *columns, mac = found
+        packed = Fold(journal, *columns)
+        return packed._replace(body=decompress(packed.body)) if seal.matches(packed, mac) else None
+
+    def save(self, row: JournalRow, seq: int, body: bytes) -> None:
+        """Save a fold. One ahead of it is of a journal that was cut short, and goes."""
+        self._tables.flush_records()
+        anchor = self._one("SELECT crc FROM records WHERE journal = ? AND seq = ?", row.no, seq)
+        seal = self._tables.seal
+        if anchor is None or seal is None:
+            return
+        fold = Fold(row.id, seq, anchor, compress(body, 1))
+        self._run("DELETE FROM folds WHERE journal = ? AND seq >= ?", row.no, seq)
+        crash_point("store.fold_part")
+        self._run(_SAVE_FOLD, row.no, *fold[1:], seal.of(fold))
+
+
 # ---- tombstones ----------------------------------------------------------------------------------------------------
 
 _TOMBSTONE_COLUMNS: Final = ", ".join((*Tombstone.__struct_fields__, "crc"))
@@ -802,7 +842,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
         self._tables.flush_records()
         newest, removed = self._one("SELECT max(pos) FROM records"), 0
         for row in rows:
-            for table in ("inputs", "input_aliases", "waits", "refs", "records"):
+            for table in ("inputs", "input_aliases", "waits", "refs", "folds", "records"):
                 self._run(f"DELETE FROM {table} WHERE journal = ?", row.no)  # constants
             removed += self._db.changes()
             self._run("DELETE FROM notifications WHERE journal = ?", row.id)

@@ -27,7 +27,7 @@ __all__ = ["PARTS", "Case", "Stores", "cases", "contents", "refusal"]
 
 _TOPICS: Final = (
     *("journals", "lists", "leases", "inbox", "waits", "notifications"),
-    *("memories", "rules", "spending", "attachments", "retention"),
+    *("memories", "rules", "spending", "attachments", "retention", "folds"),
 )
 PARTS: Final = tuple(import_module(f"{__name__}.{topic}") for topic in _TOPICS)
 """The modules with the cases, one per topic."""

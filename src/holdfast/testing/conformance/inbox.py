@@ -134,6 +134,15 @@ async def a_fresh_receipt_has_the_head_of_the_journal_and_a_repeated_one_has_not
     assert [(await store.accept("a", 1, key="k")).head for _ in range(2)] == [3, 0]
 
 
+async def an_input_knows_where_the_journal_ended_when_it_was_accepted(store: Store, reopen: Reopen) -> None:
+    lease = await leased(store, "a")
+    for number in (1, 2):
+        await store.accept("a", number, key=f"k{number}")
+        await append_here(store, lease, step(f"x{number}"))
+    store = await reopen()
+    assert [found.head for found in await store.pending("a")] == [1, 2]
+
+
 async def an_input_is_found_by_its_number_and_key_also_when_it_was_taken(
     store: Store, lease: Lease, clock: ManualClock, reopen: Reopen
 ) -> None:

@@ -131,7 +131,9 @@ async def the_heads_and_wakes_of_many_journals_are_found_and_missing_ones_left_o
 async def a_journal_and_its_inbox_are_read_in_one_go(store: StoreA) -> None:
     await append_here(store, await store.claim("a"), step("x"))
     await store.accept("a", "hello", key="k")
-    assert (await store.read_with_inbox("a"))[:2] == (await store.read("a"), await store.pending("a"))
+    page = await store.read_with_inbox("a")
+    assert (page.fold, page.entries, page.pending) == (None, await store.read("a"), await store.pending("a"))
+    assert (await store.read_with_inbox("a", after=1)).entries == await store.read("a", after=1)
 
 
 async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(store: Store) -> None:

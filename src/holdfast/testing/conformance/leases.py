@@ -156,7 +156,7 @@ async def a_lease_has_the_content_of_a_journal_made_in_its_commit(store: Store) 
         made = (await store.claim(name)).made
         await accepting
         if made is not None:  # else the store has committed between the two commands, as it may
-            entries, waiting, _ = await store.read_with_inbox(name)
+            _, entries, waiting, _ = await store.read_with_inbox(name)
             assert ([made.opened], [made.input]) == ([entry.record for entry in entries], waiting)
             return
     raise AssertionError("no lease has the content of its journal")

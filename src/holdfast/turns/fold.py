@@ -1,0 +1,130 @@
+"""The sealed form of a conversation between two turns: all that later turns need of it, without its history.
+
+A fold is a cache of the journal, so it may be dropped at any time. One of another format, of another release or of a
+damaged body is none: its reader folds the records instead. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.clock import Stopwatch
+from holdfast.errors import InvariantBroken
+from holdfast.messages import Message  # noqa: TC001  the decoder needs these types
+from holdfast.policy.limits import Mandate  # noqa: TC001
+from holdfast.policy.rules import Taint  # noqa: TC001
+from holdfast.turns.compaction.plan import Breaker  # noqa: TC001
+from holdfast.turns.conversation import Conversation, Source, UsageTotal
+from holdfast.turns.state import Thread
+
+FORMAT: Final = f"1/{__version__}"
+"""Format of the body, and of the meaning of its fields. Within a release, change the number with every change to how
+records are folded."""
+FOLD_RECORDS: Final = 64
+"""Least records between two folds of a session."""
+_RECORD_BYTES: Final = 256
+"""Another record in so many bytes of the last fold: folds together are not much larger than the records."""
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    format: str
+    seq: int
+    position: int
+    steps: int
+    agent: str | None
+    handoffs: int
+    taint: Taint
+    mandate: Mandate | None
+    usage: tuple[tuple[str, Source, UsageTotal], ...]
+    tool_calls: int
+    background: int
+    unpriced: int
+    worked: int
+    pinned: tuple[str, ...]
+    breaker: Breaker
+    heard: dict[str, str]
+    noticed: bool
+    variables: dict[str, Any]
+    environments: dict[str, str]
+    metadata: dict[str, Any]
+    messages: tuple[Message, ...]
+    """The context of the model."""
+    chain: bytes
+    size: int
+
+
+class _Header(msgspec.Struct):
+    format: str
+
+
+_decode: Final = msgspec.json.Decoder(_Body).decode
+_decode_header: Final = msgspec.json.Decoder(_Header).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def is_fold_due(conversation: Conversation) -> bool:
+    """True if enough records have come since the newest fold, and no turn is open."""
+    due = max(FOLD_RECORDS, conversation.fold_size // _RECORD_BYTES)
+    return conversation.unsaved >= due and conversation.turn is None
+
+
+def encode_fold(conversation: Conversation) -> bytes:
+    """The fold of a conversation between two turns."""
+    if conversation.turn is not None or not conversation.whole:
+        raise InvariantBroken(f"a fold of an open turn, or of a part of a session, at record {conversation.seq}")
+    context = conversation.context
+    body = _Body(
+        format=FORMAT,
+        seq=conversation.seq,
+        position=conversation.position,
+        steps=conversation.steps,
+        agent=conversation.agent,
+        handoffs=conversation.handoffs,
+        taint=conversation.taint,
+        mandate=conversation.mandate,
+        usage=tuple((model, source, total) for (model, source), total in conversation.usage.items()),
+        tool_calls=conversation.tool_calls,
+        background=conversation.background,
+        unpriced=conversation.unpriced,
+        worked=conversation.watch.total,
+        pinned=tuple(sorted(conversation.pinned)),
+        breaker=conversation.breaker,
+        heard=conversation.heard,
+        noticed=conversation.noticed,
+        variables=conversation.variables,
+        environments=conversation.environments,
+        metadata=conversation.metadata,
+        messages=context.messages,
+        chain=context.chain,
+        size=context.size,
+    )
+    return _encode(body)
+
+
+def decode_fold(body: bytes) -> Conversation | None:
+    """The conversation of a fold, without its history; None if the fold is of another format or damaged."""
+    try:
+        if _decode_header(body).format != FORMAT:
+            return None
+        found = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
+        return None
+    conversation = Conversation()
+    conversation.seq, conversation.fold_size = found.seq, len(body)
+    conversation.position, conversation.steps = found.position, found.steps
+    conversation.agent, conversation.handoffs = found.agent, found.handoffs
+    conversation.taint, conversation.mandate = found.taint, found.mandate
+    conversation.usage = {(model, source): total for model, source, total in found.usage}
+    conversation.tool_calls, conversation.background = found.tool_calls, found.background
+    conversation.unpriced = found.unpriced
+    conversation.watch = Stopwatch(found.worked)
+    conversation.pinned, conversation.breaker = set(found.pinned), found.breaker
+    conversation.heard, conversation.noticed = found.heard, found.noticed
+    conversation.variables, conversation.environments = found.variables, found.environments
+    conversation.metadata = found.metadata
+    conversation.thread = Thread(list(found.messages), found.chain, size=found.size)
+    conversation.has_history = False
+    return conversation

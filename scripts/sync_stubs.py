@@ -25,6 +25,8 @@ HANDLES: Final = {
     "Turn": "runtime/turn.py",
     "Process": "processes/service.py",
     "Processes": "processes/service.py",
+    "ExternalWork": "processes/work_item.py",
+    "HostCall": "runtime/host_call.py",
     "Tasks": "processes/tasks.py",
     "Attachments": "runtime/attachments.py",
     "Memory": "memory/handle.py",
@@ -39,6 +41,7 @@ HEAD: Final = '''\
 # Written by scripts/sync_stubs.py from the classes of the async API; change those, and run it again.
 """The types of `hf.open_sync`: the objects of the async API, with methods that wait."""
 
+import builtins
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload

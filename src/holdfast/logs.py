@@ -8,6 +8,7 @@ that have no logging of their own. Any handler shows the fields as text; a handl
 from __future__ import annotations
 
 import logging
+import traceback
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -37,7 +38,12 @@ def log_event(logger: logging.Logger, level: int, event: str, /, *, raised: obje
     if logger.isEnabledFor(level):
         known = {name: value for name, value in fields.items() if value is not None}
         extra, error = {"event": event, "fields": known}, raised if isinstance(raised, BaseException) else None
-        logger.log(level, "%s", _EventText(event, known), exc_info=error, extra=extra, stacklevel=2)
+        text: object = _EventText(event, known)
+        if error is not None and not (trace := "".join(traceback.format_exception(error))).isascii():
+            shown = trace.encode("utf-8", "backslashreplace").decode()
+            if shown != trace:  # a handler could not write a lone surrogate
+                text, error = f"{text}\n{shown.rstrip()}", None
+        logger.log(level, "%s", text, exc_info=error, extra=extra, stacklevel=2)
 
 
 def configure(level: str = "info", *, json: bool = False, stream: TextIO | None = None) -> logging.Handler:

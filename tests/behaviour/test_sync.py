@@ -284,13 +284,14 @@ def _public(kind: type) -> set[str]:
 
 @pytest.mark.parametrize("kind", list(sync.FACADES), ids=lambda kind: kind.__name__)
 def test_both_sides_have_the_same_methods(kind: type) -> None:
-    stub = STUBS[f"Sync{kind.__name__}"]
-    typed = {node.name for node in stub.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
-    declared = [node.target for node in stub.body if isinstance(node, ast.AnnAssign)]
+    bases = [STUBS[f"Sync{base.__name__}"] for base in kind.__mro__ if base in sync.FACADES]
+    body = [node for stub in bases for node in stub.body]
+    typed = {node.name for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+    declared = [node.target for node in body if isinstance(node, ast.AnnAssign)]
     fields = {target.id for target in declared if isinstance(target, ast.Name)}
     assert typed - {"forked"} <= _public(kind)
     assert _public(kind) <= typed | fields
-    assert not any(isinstance(node, ast.AsyncFunctionDef) for node in stub.body)
+    assert not any(isinstance(node, ast.AsyncFunctionDef) for node in body)
 
 
 def test_everything_that_is_left_out_exists() -> None:

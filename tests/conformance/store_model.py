@@ -31,7 +31,7 @@ from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
 from holdfast.store.notifications import OPEN, has_expired, may_carry
 from holdfast.store.retention import CollectionBasis, Purged
-from holdfast.store.spending import NO_SPEND
+from holdfast.store.spending import NO_SPEND, DailySpend
 from holdfast.store.sqlite.tables import earliest
 from holdfast.store.transaction import Transaction
 from holdfast.store.waits import EVERY_AGENT
@@ -295,6 +295,9 @@ class SpendingTable:
     def since(self) -> int:
         return 0
 
+    def forgotten(self) -> tuple[list[DailySpend], list[str | None]]:
+        return [], []
+
     def raw(self) -> Iterator[tuple[str | None, int | None, Spend]]:
         for (agent, day), spend in self._kept.items():
             yield agent, day, spend
@@ -330,7 +333,13 @@ class BlobTable:
 
 
 class NoTombstones:
-    """`RetentionRows` and `RetentionReader` where nothing is ever pruned."""
+    """`RetentionRows` and `RetentionReader` where nothing is ever pruned or forgotten."""
+
+    def forgotten_at(self, journal: str) -> int | None:
+        return None
+
+    def epoch_floor(self) -> int:
+        return 0
 
     def find(self, journal: str) -> Tombstone | None:
         return None
@@ -626,6 +635,7 @@ class ModelBackend:
         self.path: Path | None = None
         self.version = 0
         self.shared = False
+        self.sockets = None
         self._closed = False
 
     def submit(

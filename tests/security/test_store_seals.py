@@ -376,6 +376,7 @@ def set_back(path: Path) -> None:
     """Make a store look as if it was of a schema without seals."""
     tamper(path, "ALTER TABLE waits DROP COLUMN mac")
     tamper(path, "ALTER TABLE rules DROP COLUMN mac")
+    tamper(path, "ALTER TABLE notifications DROP COLUMN payload")
     tamper(path, "DROP TABLE folds")
     tamper(path, "DROP INDEX records_handed")
     tamper(path, "ALTER TABLE inputs DROP COLUMN head")

@@ -23,7 +23,9 @@ from holdfast.errors.caller import RuntimeForked, WaitOnLoop
 from holdfast.memory.handle import Memory
 from holdfast.processes.service import Process, Processes
 from holdfast.processes.tasks import Tasks
+from holdfast.processes.work_item import ExternalWork
 from holdfast.runtime.attachments import Attachments
+from holdfast.runtime.host_call import HostCall
 from holdfast.runtime.open import open as open_runtime
 from holdfast.runtime.open import run
 from holdfast.runtime.runtime import Runtime
@@ -206,6 +208,18 @@ class SyncProcess(SyncHandle):
     __slots__ = ()
 
 
+class SyncExternalWork(SyncHandle):
+    """The handle of a work item, for callers that are not async."""
+
+    __slots__ = ()
+
+
+class SyncHostCall(SyncHandle):
+    """The result of `runtime.call`, for callers that are not async."""
+
+    __slots__ = ()
+
+
 class SyncProcesses(SyncHandle):
     """`runtime.processes`, for callers that are not async."""
 
@@ -300,6 +314,8 @@ FACADES: Final[dict[type, type[SyncHandle]]] = {
     Turn: SyncTurn,
     Process: SyncProcess,
     Processes: SyncProcesses,
+    ExternalWork: SyncExternalWork,
+    HostCall: SyncHostCall,
     Tasks: SyncTasks,
     Attachments: SyncAttachments,
     Memory: SyncMemory,

@@ -1,6 +1,7 @@
 # Written by scripts/sync_stubs.py from the classes of the async API; change those, and run it again.
 """The types of `hf.open_sync`: the objects of the async API, with methods that wait."""
 
+import builtins
 from collections import deque as deque
 from collections.abc import AsyncIterable as AsyncIterable
 from collections.abc import Awaitable as Awaitable
@@ -37,14 +38,20 @@ from holdfast.processes.service import Signalled as Signalled
 from holdfast.processes.service import T as T
 from holdfast.processes.state import ProcessState as ProcessState
 from holdfast.processes.state import ProcessStatus as ProcessStatus
+from holdfast.processes.state import TaskCall as TaskCall
 from holdfast.processes.state import TaskStatus as TaskStatus
+from holdfast.processes.state import WorkItem as WorkItem
 from holdfast.processes.tasks import RecoveredTask as RecoveredTask
 from holdfast.records import Status as Status
+from holdfast.runtime import retention as retention
 from holdfast.runtime import session_records as session_records
 from holdfast.runtime.approvals import Approval as Approval
+from holdfast.runtime.host_call import CallStatus as CallStatus
+from holdfast.runtime.host_call import R as R2
 from holdfast.runtime.open import T as T2
 from holdfast.runtime.runtime import P as P
 from holdfast.runtime.runtime import R as R
+from holdfast.runtime.session import AbortedCall as AbortedCall
 from holdfast.runtime.session import UsageLine as UsageLine
 from holdfast.runtime.subscriptions import Control as Control
 from holdfast.runtime.subscriptions import EmitRequest as EmitRequest
@@ -62,7 +69,11 @@ from holdfast.store.contract import Journal as Journal
 from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
+from holdfast.store.retention import Forgotten as Forgotten
+from holdfast.store.sqlite.backup import BackupReport as BackupReport
 from holdfast.telemetry import Telemetry as Telemetry
+from holdfast.tools.definition import AnyTool as AnyTool
+from holdfast.tools.definition import Tool as Tool
 from holdfast.triggers.definition import Source as Source
 from holdfast.triggers.definition import TriggerOptions as TriggerOptions
 from holdfast.triggers.driver import PrunedTrigger as PrunedTrigger
@@ -95,6 +106,22 @@ class SyncRuntime:
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
     ) -> list[Journal]:
         """List sessions, the last changed first."""
+    def forget(
+        self,
+        session: str,
+        *,
+        forks: bool = False,
+        memory: Sequence[str] | None = None,
+        keep_hash: bool = False,
+        dry_run: bool = False,
+    ) -> Forgotten:
+        """Remove a session and everything that belongs to it, in one transaction, also while it runs."""
+    def prune_sessions(
+        self, older_than: timedelta | float, *, dry_run: bool = False, limit: int | None = None
+    ) -> retention.SessionPruneReport:
+        """Forget the sessions that have not changed for so long, at most `limit`. Memory stays."""
+    def backup(self, path: Path | str, *, with_key: bool = True) -> BackupReport:
+        """Copy one state of the store into the new file `path`, and examine the copy; nobody waits for it."""
     def refusals(self, session: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""
     def run(
@@ -108,6 +135,50 @@ class SyncRuntime:
         metadata: dict[str, Any] | None = None,
     ) -> TurnOutcome[OutputT]:
         """Send a prompt and wait for the outcome, in a new session unless `session` names one."""
+    @overload
+    def call(
+        self,
+        tool: Tool[..., Awaitable[R]],
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> SyncHostCall[R]: ...
+    @overload
+    def call(
+        self,
+        tool: Tool[..., R],
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> SyncHostCall[R]: ...
+    @overload
+    def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> SyncHostCall[Any]: ...
+    def call(
+        self,
+        tool: AnyTool | str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        session: str,
+        key: str | None = None,
+        inline_budget: timedelta | float | None = None,
+        notify: bool = False,
+    ) -> SyncHostCall[Any]:
+        """Make one tool call outside a turn, with a tool of the session's agent: by the tool, or by its name."""
     @overload
     def start(
         self, process: definition.ProcessDefinition[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -146,6 +217,8 @@ class SyncRuntime:
         """Ask a model once, without a conversation; returns text, or a value of the type `output`."""
     def requests(self, journal: str) -> list[session_records.RecordedRequest]:
         """The model requests of a journal: of a session, a process, or ``direct/KEY`` of `complete`."""
+    def abort_calls(self, session: str, reason: str = "") -> list[AbortedCall]:
+        """Cancel all tool calls of a session that are under way: those of its turn, and those in the background."""
     def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
         """Answer a wait, or give the result of a deferred call; `error` reports a failure instead."""
     def waits(self, session: str) -> list[Wait]:
@@ -199,6 +272,7 @@ class SyncRuntime:
         at: datetime | None = None,
         expires: datetime | None = None,
         kind: str = "host",
+        payload: object = None,
     ) -> Notification:
         """Notify a session: at the next safe point of its turn, or as a new turn if it is idle."""
     def memory(self, scope: str, *, by: str | None = None) -> SyncMemory:
@@ -273,6 +347,8 @@ class SyncTurn(Generic[OutputT_co]):
         """Yield the events of this turn, from its start or after a cursor, until it ends or the runtime is closed."""
     def cancel(self, reason: str = "") -> CancelStatus:
         """Request that the turn is stopped, wherever it is. The first request counts; one after the end is too late."""
+    def cancel_call(self, call: str, reason: str = "") -> CancelStatus:
+        """Request that one tool call of the turn is cancelled, wherever it is; the others go on."""
 
 class SyncProcess(Generic[OutputT_co]):
     id: str
@@ -294,6 +370,10 @@ class SyncProcess(Generic[OutputT_co]):
         """End a process that is carried out elsewhere; False if it had ended before."""
     def fail(self, message: str) -> bool:
         """End it with a failure."""
+    def retry(
+        self, *, from_step: str | None = None, key: str | None = None, repeat_unknown: bool = False
+    ) -> SyncProcess:
+        """Start it again from its failure, or from a step, as a new process that uses the results before."""
     def transfer(self, session: str) -> Requested:
         """Let it work for another session, which is notified of its end. After the end it is too late."""
     def events(self, after: int = 0) -> Iterator[lists.ProcessEvent]:
@@ -303,12 +383,29 @@ class SyncProcess(Generic[OutputT_co]):
 
 class SyncProcesses:
     functions: dict[str, AnyProcess]
+    def external(
+        self,
+        *,
+        title: str,
+        instructions: str = "",
+        tags: Sequence[str] = ...,
+        requested_by: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        key: str | None = None,
+        session: str | None = None,
+        deadline: timedelta | float | None = None,
+    ) -> SyncExternalWork:
+        """Begin a work item: a process that a person or another system carries out. It is durable when this returns."""
+    def find_external(self, id: str) -> SyncExternalWork:
+        """The handle of a work item, by its id or its token. This reads nothing."""
+    def retry(self, id: str, *, from_step: str | None, key: str | None, repeat_unknown: bool) -> SyncProcess:
+        """Start an ended process again, from its failure or from a step. See `Process.retry`."""
     def handle(self, id: str) -> SyncProcess:
         """The handle of a process. This reads nothing."""
     def get(self, id: str) -> SyncProcess:
         """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
     def line(self, id: str) -> lists.ProcessLine:
-        """The list line of a process, also of a pruned one."""
+        """The list line of a process, also of a pruned one, with its retries."""
     def list(
         self,
         *,
@@ -316,6 +413,7 @@ class SyncProcesses:
         name: str | None = None,
         session: str | None = None,
         parent: str | None = None,
+        tag: str | None = None,
         before: lists.ProcessLine | None = None,
         limit: int = 50,
     ) -> list[lists.ProcessLine]:
@@ -335,7 +433,28 @@ class SyncProcesses:
     def transfer(self, id: str, session: str) -> Requested:
         """Let a process work for another session, which is notified of its end. After the end it is too late."""
 
+class SyncExternalWork(SyncProcess[Any]):
+    @property
+    def token(self) -> str:
+        """A secret that stands for the item, for `Processes.find_external` in another process."""
+    def item(self) -> WorkItem:
+        """Its title, instructions, tags and metadata."""
+    def progress(self, note: str = "", fraction: float | None = None) -> Requested:
+        """Report progress: a note, and the part that is done, from 0 to 1. After the end it is too late."""
+
+class SyncHostCall(Generic[R2]):
+    id: str
+    disposition: Final
+    def status(self) -> CallStatus:
+        """Its status now."""
+    def result(self, *, timeout: float | None = None) -> R2:
+        """Its result, as soon as it has one, as the type that the tool declares."""
+    def cancel(self, reason: str = "") -> Requested:
+        """Ask for it to be cancelled, wherever it is. The first request counts; one after the end is too late."""
+
 class SyncTasks:
+    def start_host_call(self, id: str, agent: str, call: TaskCall, session: str) -> None:
+        """Carry out a call of the host; returns when it is durable."""
     def list(
         self,
         *,
@@ -345,6 +464,8 @@ class SyncTasks:
         limit: int = 50,
     ) -> Sequence[Journal]:
         """Tasks, the last changed first; `status` is one of the words that tasks have."""
+    def under_way(self, session: str) -> builtins.list[str]:
+        """The ids of the tasks of a session that have not ended."""
     def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""
     def result(self, state: ProcessState) -> bytes | None:
@@ -460,7 +581,7 @@ def open_sync(
     max_calls: int = ...,
     drive: bool = True,
     prices: Mapping[str, Price] | None = None,
-    can_deliver: Callable[[str], bool] | None = None,
+    can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
     mirror: bool = True,
     secrets: SecretsInput = None,
     hooks: Sequence[Hooks] = ...,
@@ -470,6 +591,7 @@ def open_sync(
     processes: Sequence[AnyProcess] = ...,
     deps: DepsSource[T2] = ...,
     retention: timedelta | float | None = None,
+    session_retention: timedelta | float | None = None,
     gate_interval: timedelta | float = ...,
     missing_tool_deadline: timedelta | float = ...,
     telemetry: Telemetry | None = None,

@@ -41,7 +41,7 @@ CONTENT = {
     "AddRule": ("body",),
     "DeliverNotifications": ("body",),
     "NoteRefusal": ("message",),
-    "Notify": ("title", "body"),
+    "Notify": ("title", "body", "payload"),
     "OpenJournal": ("metadata",),
     "OpenWait": ("body",),
     "PutAttachment": ("body",),

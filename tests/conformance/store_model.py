@@ -520,7 +520,7 @@ class ModelDisk:
     def pending(self, journal: str, after: int, limit: int) -> list[Input]:
         waiting = self._inputs[self._known(journal).no].values()
         found = [row for row in waiting if row.pending and row.input > after]
-        return [Input(row.input, row.key, row.body, row.at) for row in found[:limit]]
+        return [Input(row.input, row.key, row.body, row.at, row.head) for row in found[:limit]]
 
     def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
         found = self._waits[self._known(journal).no]

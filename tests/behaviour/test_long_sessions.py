@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import pytest
 from tests.behaviour.long import KINDS, agent_of, fold_often, play, play_all
+from tests.behaviour.talk import at_rest
 
 import holdfast as hf
 from holdfast.records import Ended
@@ -128,14 +129,15 @@ async def test_a_fold_of_another_format_is_ignored_and_replaced(
         lease = await store.claim("s")
         newest = await store.fold("s")
         assert newest is not None
-        await store.save_fold(lease, newest.seq, newest.body.replace(b'"format":"', b'"format":"0.'))
+        await store.save_fold(lease, newest.seq, newest.body.replace(b'"format":"', b'"format":"0-'))
         await store.release(lease)
     async with hf.open(path, agents=[agent_of()]) as runtime:
         assert await _told(runtime) == expected
         await play(runtime.session("s", agent="a"), "talk")
+        await at_rest(runtime)  # the fold is written at the end of the drive
         newest = await runtime.store.fold("s")
         assert newest is not None
-        assert b'"format":"0.' not in newest.body
+        assert b'"format":"0-' not in newest.body
 
 
 async def test_a_session_whose_store_lost_its_folds_saves_one_at_its_next_turn(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 
 help:
 	@echo "make demo      see the promise: an agent is killed three times, and does nothing twice"
-	@echo "make test      all quick tests (about three and a half minutes on two cores)"
+	@echo "make test      all quick tests (about four minutes on two cores)"
 	@echo "make check     lint, format, types, import directions; prints the size of the code and the length of its paths"
 	@echo "make bench     the speed bars, as ratios against raw SQLite in the same run"
 	@echo "make torture   the long fault runs (TORTURE_SEED=n repeats one)"

@@ -85,9 +85,8 @@ async def backup(
         made = await runtime.backup(file, with_key=not without_key)
     verdict = "healthy" if made.healthy else f"{len(made.problems):,} problem(s), as the store has"
     key = "" if made.key is None else f", key in {made.key}"
-    lines = [
-        f"{made.path}: {made.journals:,} journal{'' if made.journals == 1 else 's'}, {made.records:,} records, {verdict}{key}"
-    ]
+    journals = f"{made.journals:,} journal{'' if made.journals == 1 else 's'}"
+    lines = [f"{made.path}: {journals}, {made.records:,} records, {verdict}{key}"]
     lines += [f"  problem {one_line(problem, 200)}" for problem in made.problems]
     shell.print(made, lambda _: map(printable, lines))
     return 0 if made.healthy else options.FAILED

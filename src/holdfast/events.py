@@ -88,6 +88,8 @@ class InputAccepted(_Event, frozen=True, tag="input_accepted"):
     text: str
     metadata: dict[str, Any] = {}
     """The metadata that the host sent with the input."""
+    retry_of: str = ""
+    """The turn that the input tries again."""
 
 
 class MessageCommitted(_Event, frozen=True, tag="message_committed"):

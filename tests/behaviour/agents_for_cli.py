@@ -126,3 +126,12 @@ loops = hf.Agent(
     limits=hf.Limits(steps=1),
 )
 typed = hf.Agent("typed", model=ScriptedModel([text('{"total": 4}')]), output=Sum)
+
+
+def _repaired(request: hf.ModelRequest) -> ScriptReply:
+    if not any(isinstance(said, hf.ToolMessage) for said in request.messages):
+        return call("look", word="a")
+    return text("Repaired.") if Path("repaired").exists() else error("no credit", kind="billing")
+
+
+flaky = hf.Agent("flaky", model=ScriptedModel(_repaired), tools=[look])

@@ -305,6 +305,31 @@ def test_a_termination_signal_leaves_the_turn_where_it_is(shell: Shell) -> None:
     assert shell.ps()[0]["status"] == "interrupted"
 
 
+def test_a_failed_turn_is_tried_again_and_shows_so(shell: Shell) -> None:
+    assert shell("run", "agents.py:flaky", "hello", "--as", "s").returncode == 1
+    (shell.folder / "repaired").touch()
+    done = shell("retry", "s", "--yes")
+    assert (done.returncode, done.stdout) == (0, "Repaired.\n"), done.stderr
+    shown = shell("show", "s").stdout
+    assert "tried again as t2" in shown
+    assert "retry of t1" in shown
+
+
+def test_a_turn_is_done_again_from_a_step_in_a_fork(shell: Shell) -> None:
+    (shell.folder / "repaired").touch()
+    assert shell("run", "agents.py:flaky", "hello", "--as", "s").returncode == 0
+    done = shell("retry", "s/t1", "--from", 2, "--key", "k", "--yes", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["session"].startswith("s~t1-")
+
+
+def test_a_completed_turn_is_not_retried_without_a_step(shell: Shell) -> None:
+    shell("run", "agents.py:echo", "hello", "--as", "s")
+    done = shell("retry", "s")
+    assert done.returncode == 2
+    assert "has completed; from_step=1 (--from 1)" in done.stderr
+
+
 def test_a_session_with_nothing_to_do_is_not_resumed(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     done = shell("resume", "s")

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "logs": ("show", "Print the events of a session, one to a line."),
     "trace": ("trace", "Show where the time of a session went, or send its spans to a collector."),
     "resume": ("run", "Continue an interrupted, queued or answered session."),
+    "retry": ("run", "Try a turn again that failed, was cancelled or reached a limit."),
     "cancel": ("sessions", "Cancel the turn of a session that is under way."),
     "resolve": ("approvals", "Answer a deferred call or the wait of a session."),
     "fork": ("sessions", "Start a new session from a record of another one."),

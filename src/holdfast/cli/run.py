@@ -33,7 +33,7 @@ from holdfast.processes.keys import TASK_ROLE
 from holdfast.records import Admitted, Ended, Started
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.runtime import LIVE, Runtime
-from holdfast.runtime.session_records import read_page
+from holdfast.runtime.session_records import read_page, read_present
 from holdfast.runtime.turn import Turn, TurnOutcome
 from holdfast.store import Store, open_store
 from holdfast.turns import keys
@@ -222,6 +222,41 @@ async def resume(
         return 0
     screen = QuietScreen() if unattended else SCREENS[output]()
     return await _resume(store, target, loaded, reference, screen, unattended=unattended)
+
+
+async def retry(
+    id: options.TurnId,
+    *,
+    from_step: Annotated[
+        int | None, option("N", "Do it again from its N-th model call on, in a fork of the session.", "--from", min=1)
+    ] = None,
+    key: Annotated[str | None, option("KEY", "The same key again is the same retry.")] = None,
+    repeat_unknown: Annotated[
+        bool, flag("With --from, also repeat calls of which nobody knows whether they took effect.", "--repeat-unknown")
+    ] = False,
+    agent: options.Agent = None,
+    yes: options.Yes = False,
+    output: options.Output = Format.text,
+    detach: DetachOption = False,
+    store: options.Store = DEFAULT_STORE,
+) -> int:
+    """Try a turn again that failed, was cancelled or reached a limit, and print its answer.
+
+    It goes on where it stopped, and nothing that was done is done again. Without /TURN it is the last turn.
+
+    Exit codes as for 'run'.
+    """
+    _silence_logs()
+    async with sessions.edit_runtime(store) as runtime:
+        target = await sessions.find_target(runtime.store, id)
+        number = target.turn or (await read_present(runtime.store, target.id)).last
+        turn = (
+            await runtime.session(target.id)
+            .turn(number)
+            .retry(from_step=from_step, key=key, repeat_unknown=repeat_unknown)
+        )
+    _announce(turn.session, turn.id)
+    return await resume(turn.session, agent=agent, yes=yes, output=output, detach=detach, store=store)
 
 
 async def _resume(

@@ -136,6 +136,10 @@ class TurnTimeline(msgspec.Struct, kw_only=True):
     answer: str = ""
     agents: list[str] = msgspec.field(default_factory=list[str])
     """The agents that drove it, one after the other."""
+    retry_of: str = ""
+    """The turn that it tries again."""
+    retried_as: str = ""
+    """The turn that tries it again."""
     children: Usage = Usage()
     """Usage of its sub-agents."""
     children_cost: float | None = 0.0
@@ -225,10 +229,14 @@ class _TimelineBuilder:
                 self._step(taken.cancel, "cancel", text=taken.reason, by=None)
         elif record.run is not None:
             cause = turn_cause(record.input, record.key)
+            if taken.retry:
+                self._turn(record.run).retry_of = taken.retry
+                if taken.retry in self.turns:
+                    self.turns[taken.retry].retried_as = record.run
             self._step(
                 record.run,
                 "input",
-                state="compacts" if taken.compact else "steers" if taken.steer else "",
+                state="compacts" if taken.compact else "steers" if taken.steer else "retries" if taken.retry else "",
                 text="".join(getattr(part, "text", "") for part in taken.parts),
                 cause=cause if cause.kind == "trigger" else None,
                 metadata=taken.metadata or {},
@@ -353,6 +361,8 @@ def _turn_lines(out: Terminal, turn: TurnTimeline, line: sessions.SessionLine) -
         parts.append(f"with sub-agents {_tokens(turn.usage + turn.children)}")
     if turn.ended is not None:
         parts.append(duration(max(turn.ended - turn.begun, 0)))
+    parts += [f"retry of {turn.retry_of}"] if turn.retry_of else []
+    parts += [f"tried again as {turn.retried_as}"] if turn.retried_as else []
     yield ", ".join(parts)
     rows = [
         [

@@ -542,11 +542,11 @@ class ProcessConflict(ErrorFields, UsageError):
 
 
 class RetryRefused(ErrorFields, UsageError):
-    """The process can't be retried like this. Nothing was started."""
+    """The process or turn can't be retried like this. Nothing was started."""
 
-    process: str
+    id: str
     reason: str
-    _message = "the process {process!r} is not retried: {reason}"
+    _message = "{id!r} is not retried: {reason}"
 
 
 class FunctionUnknown(ErrorFields, UsageError):

@@ -100,7 +100,7 @@ def _record_events(record: records.Record) -> Iterator[_EventFields]:
                 return
             message = UserMessage(f"{run}.i{record.input}", said.parts, said.origin)
             fields = {"input": record.input, "key": record.key, "text": message.text, "metadata": said.metadata or {}}
-            yield events.InputAccepted, run, fields
+            yield events.InputAccepted, run, fields | ({"retry_of": said.retry} if said.retry else {})
             if not said.compact:
                 yield events.MessageCommitted, run, {"message": message}
             if (mandate := said.mandate) is not None:

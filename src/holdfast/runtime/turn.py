@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import cached_property
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeGuard
 
 import msgspec
 
 from holdfast import errors, messages, names, records
 from holdfast.agent import Agent, OutputT_co, parse_answer, prepare
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import digest
 from holdfast.events import TERMINAL, Event, InputAccepted
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
-from holdfast.runtime.session_records import read_conversation, read_page
+from holdfast.runtime.session_records import read_conversation, read_page, read_present
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys, machine
-from holdfast.turns.conversation import CancelRequest, Conversation, decode_input
+from holdfast.turns.conversation import CancelRequest, Conversation, UserInput, decode_input
 from holdfast.turns.programs import PROGRAM
+from holdfast.turns.retries import StepsOfTurn, retry_input
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -315,6 +319,78 @@ class Turn(Generic[OutputT_co]):
         if ending is not None:
             return "too_late"
         return await self._context.sessions.request_stop(self.session, reader.run or self.id, reason)
+
+    async def retry(
+        self, *, from_step: int | None = None, key: str | None = None, repeat_unknown: bool = False
+    ) -> Turn[OutputT_co]:
+        """Try an ended turn again; returns the turn that does. When this returns, the request is durable.
+
+        A turn that failed, was cancelled or reached a limit goes on where it stopped, as the next turn of its session:
+        the model sees the request and all results so far. It must be the last one, else `RetryRefused`. With
+        `from_step` the turn, also a completed one, is done again from that model call on, counted from 1: in a fork of
+        the session, which has nothing of the later steps. Calls of these steps that may have taken effect are refused
+        without `repeat_unknown`. This turn stays as it is. The same `key` is the same retry.
+        """
+        if key is not None:
+            names.check_id("key", key)
+        reader, store = self._reader(), self._context.store
+        ending = await reader.read()
+        name = f"{self.session}/{reader.run or self.id}"
+        if ending is None or reader.run is None:
+            raise errors.RetryRefused(name, "it has not ended; cancel it first")
+        first = await store.input(self.session, keys.input_number(reader.run) or self._number)
+        given = None if first is None else decode_input(first.body)
+        if first is None or not isinstance(given, UserInput) or given.compact:
+            raise errors.RetryRefused(name, "it has only compacted the context; do that again")
+        if from_step is not None:
+            ending, session = None, await self._fork_before(reader.run, first.head, from_step, key, repeat_unknown)
+        elif ending.status == "completed":
+            raise errors.RetryRefused(name, "it has completed; from_step=1 (--from 1) does it again, in a fork")
+        else:
+            session = self.session
+            known = None if key is None else await store.find_input(session, key)
+            if known is None and (successor := await self._successor(reader.run)):
+                advice = "send the input again, or begin at a step: from_step (--from) does it again in a fork"
+                raise errors.RetryRefused(name, f"{successor!r} comes after it; {advice}")
+        agent = (await store.journal(session)).agent or ""
+        receipt = await self._context.sessions.accept(session, agent, retry_input(reader.run, given, ending), key)
+        return Turn(self._context, session, receipt.input, receipt.head if receipt.fresh else 0, begins=True)
+
+    async def _successor(self, run: str) -> str:
+        """The turn that has begun, or will, after the turn `run`; "" without one."""
+        store = self._context.store
+        conversation = await read_present(store, self.session)
+        last = conversation.last if conversation.turn is None else conversation.turn.run
+        if last != run:
+            return last
+        inputs = [
+            each.input for each in await store.pending(self.session) if isinstance(decode_input(each.body), UserInput)
+        ]
+        return keys.turn_id(inputs[0]) if inputs else ""
+
+    async def _fork_before(self, run: str, accepted: int, step: int, key: str | None, repeat_unknown: bool) -> str:
+        """Fork the session just before a step of the turn `run`; returns the id of the fork."""
+        store, after = self._context.store, accepted
+        names.check_int("from_step", step, least=1)
+        steps, name = StepsOfTurn(run), f"{self.session}/{run}"
+        while page := await read_page(store, self.session, after):
+            steps.take(page)
+            after = page[-1][0]
+        if step > len(steps.starts):
+            raise errors.RetryRefused(name, f"it has no step {step}, only {len(steps.starts)}")
+        unknown = steps.unknown_from(step)
+        if unknown and not repeat_unknown:
+            reason = f"nobody knows whether these took effect: {', '.join(unknown)[:2_000]}"
+            advice = "find out, then retry with repeat_unknown=True (--repeat-unknown), or from a later step"
+            raise errors.RetryRefused(name, f"{reason}; {advice}")
+        mark = token_hex(6) if key is None else digest("retry", [self.session, run, key])[:12]
+        fork = f"{self.session[:200]}~{run}-{mark}"
+        try:
+            await store.fork(fork, self.session, steps.starts[step - 1][1] - 1)
+        except errors.JournalConflict:
+            raise errors.KeyConflict(self.session, key or mark) from None  # the key was used for another step
+        crash_point("turn.retry_forked")
+        return fork
 
     async def cancel_call(self, call: str, reason: str = "") -> CancelStatus:
         """Request that one tool call of the turn is cancelled, wherever it is; the others go on.

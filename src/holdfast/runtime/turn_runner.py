@@ -156,6 +156,9 @@ class TurnRunner:
             current_hooks.set(self._hook_runner)
             if self._other_mode:
                 self._require_mode()
+        if turn.retry_of and turn.retry_of != turn.last and not turn.goes_on:
+            message = f"the session went on after {turn.retry_of!r}, before its retry began; send the input again"
+            return Ending("failed", "overtaken", message, "caller", **self._agent_fields())
         denied = await self._denied_by_hooks(turn)
         if denied is not None:
             return denied

@@ -47,6 +47,8 @@ class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The taint that it brings. None in notifications of old releases means unknown."""
     compact: bool = False
     """The turn has no input and only compacts the context."""
+    retry: str = ""
+    """The ended turn that this input tries again; `parts` are then a note to the model."""
     caller: str = ""
     """The span of the caller (a W3C ``traceparent``). Inputs that differ in nothing else are the same."""
 
@@ -119,6 +121,10 @@ class OpenTurn:
     """The inputs that began the turn."""
     compacts: bool = False
     """The turn only compacts the context."""
+    last: str = ""
+    """The turn before this one; "" if this is the first."""
+    retry_of: str = ""
+    """The turn that this one tries again."""
     deadline: int | None = None
     records: list[Record] = field(default_factory=list[Record])
     inputs: dict[int, messages.UserMessage] = field(default_factory=dict[int, messages.UserMessage])
@@ -187,7 +193,7 @@ class OpenTurn:
             self.said = (message,)
             self.metadata = {**of_session, **(said.metadata or {})}
         if not self.inputs:
-            self.cause = turn_cause(number, key)
+            self.cause, self.retry_of = turn_cause(number, key), said.retry
         if said.taint is not None:
             self.taints[message.id] = said.taint
         if said.pin:
@@ -232,6 +238,8 @@ class Conversation:
         """Number of model calls with a reply."""
         self.turn: OpenTurn | None = None
         """The turn under way."""
+        self.last = ""
+        """The turn that ended last, or was cut off by a fork."""
         self.agent: str | None = None
         self.handoffs = 0
         self.taint = CLEAN
@@ -300,6 +308,7 @@ class Conversation:
         return OpenTurn(
             record.run,
             record,
+            last=self.last,
             deadline=record.deadline,
             pinned=frozenset(self.pinned),
             used=self.used,
@@ -356,7 +365,7 @@ class Conversation:
         """Begin a fork here: close the open turn, which does not continue in the fork."""
         if self.turn is not None:
             self._close(self.turn, None)
-            self.turn = None
+            self.last, self.turn = self.turn.run, None
         self.endings.clear()  # turn ids of the parent may come again
         self.watch.stop()
 
@@ -551,7 +560,7 @@ class Conversation:
                 less = [left_out(each) if each.id.partition(".")[0] == record.run else each for each in seen]
                 if any(new is not old for new, old in zip(less, seen, strict=True)):
                     self._seen = View(state.Thread().add(*less), len(self.thread))
-            self.turn = None
+            self.last, self.turn = record.run, None
 
     def _close(self, turn: OpenTurn, status: records.EndStatus | None, message: str = "") -> None:
         """Give every call of the batch a result, also calls that never began."""

@@ -20,7 +20,7 @@ from holdfast.turns.compaction.plan import Breaker  # noqa: TC001
 from holdfast.turns.conversation import Conversation, Source, UsageTotal
 from holdfast.turns.state import Thread
 
-FORMAT: Final = f"1/{__version__}"
+FORMAT: Final = f"2/{__version__}"
 """Format of the body, and of the meaning of its fields. Within a release, change the number with every change to how
 records are folded."""
 FOLD_RECORDS: Final = 64
@@ -35,6 +35,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     position: int
     steps: int
     agent: str | None
+    last: str
     handoffs: int
     taint: Taint
     mandate: Mandate | None
@@ -82,6 +83,7 @@ def encode_fold(conversation: Conversation) -> bytes:
         position=conversation.position,
         steps=conversation.steps,
         agent=conversation.agent,
+        last=conversation.last,
         handoffs=conversation.handoffs,
         taint=conversation.taint,
         mandate=conversation.mandate,
@@ -115,7 +117,7 @@ def decode_fold(body: bytes) -> Conversation | None:
     conversation = Conversation()
     conversation.seq, conversation.fold_size = found.seq, len(body)
     conversation.position, conversation.steps = found.position, found.steps
-    conversation.agent, conversation.handoffs = found.agent, found.handoffs
+    conversation.agent, conversation.last, conversation.handoffs = found.agent, found.last, found.handoffs
     conversation.taint, conversation.mandate = found.taint, found.mandate
     conversation.usage = {(model, source): total for model, source, total in found.usage}
     conversation.tool_calls, conversation.background = found.tool_calls, found.background

@@ -287,6 +287,19 @@ async def test_a_model_that_fails_is_told_once(shop: Shop) -> None:
     assert "overloaded" in errors[0]
 
 
+async def test_a_hook_gets_the_error_of_the_model_itself(shop: Shop) -> None:
+    raised = hf.ModelError("too many of us", kind="overloaded", retryable=True)
+    told: list[Exception] = []
+
+    class Notes(hf.Hooks):
+        async def on_error(self, turn: hf.TurnContext, error: Exception) -> None:
+            told.append(error)
+
+    await how_it_ended(shop.agent(raised, policy=OPEN, hooks=[Notes()]))
+    assert told == [raised]
+    assert told[0].__traceback__ is not None
+
+
 @pytest.mark.parametrize("answer", ["approve", "deny"])
 async def test_the_end_of_a_turn_that_was_parked_is_told_once(shop: Shop, answer: str) -> None:
     seen = Seen()

@@ -113,6 +113,13 @@ async def test_a_turn_is_one_trace_of_an_agent_its_model_calls_and_its_tool_call
     assert root.parent == ""
 
 
+async def test_a_direct_completion_is_a_trace_of_its_own(collector: Collector) -> None:
+    async with hf.open(None, telemetry=to(collector)) as runtime:
+        await runtime.complete(ScriptedModel([text("Yes.")]), "Is it so?")
+    chat = collector.one("chat model")
+    assert chat.attributes["gen_ai.operation.name"] == "chat"
+
+
 async def test_spans_lie_inside_the_span_above_them(collector: Collector) -> None:
     @hf.tool
     async def book(ctx: hf.Context, item: int) -> str:

@@ -7,7 +7,7 @@ outcomes, and continues from there. For an ended run it only answers the result.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -35,6 +35,8 @@ from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from holdfast.telemetry.tracer import Tracer
 
 
 T = TypeVar("T")
@@ -121,6 +123,7 @@ async def drive(
     agent: str | None = None,
     code: str | None = None,
     lease_ms: int = LEASE_MS,
+    tracer: Tracer | None = None,
 ) -> T:
     """Run `body` durably under the id `journal`; answers its value, also of an ended run.
 
@@ -137,13 +140,14 @@ async def drive(
     await store.open_journal(journal, kind, agent)
     try:
         async with LeaseHolder(store, journal, lease_ms) as held:
-            ledger = LeasedJournal(store, held.lease)
+            ledger = LeasedJournal(store, held.lease, None if tracer is None else tracer.touch)
             past = await ledger.past()
             ended = past.ended.get(run)
             if ended is not None:
                 return await _result(ledger, ended)
-            performer = Performer(ledger, past, run)
-            return await _result(ledger, await _run(performer, ledger, body, held.lost, code), performer.failure)
+            async with nullcontext() if tracer is None else tracer.following(ledger, held.lease):
+                performer = Performer(ledger, past, run)
+                return await _result(ledger, await _run(performer, ledger, body, held.lost, code), performer.failure)
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
 

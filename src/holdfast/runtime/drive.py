@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import errors, eventloop
@@ -116,13 +117,10 @@ class JournalDrive:
         lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
         tracer = self._changes.tracer
         try:
-            if tracer is not None:
-                await tracer.begin(ledger, lease)
-            await self._drive(lease, lost)
+            async with nullcontext() if tracer is None else tracer.following(ledger, lease):
+                await self._drive(lease, lost)
         finally:
             ledger.on_wake = ledger.attend = ledger.note = None  # they know this drive
-            if tracer is not None:
-                tracer.end(ledger)
             if self._looking is not None:
                 self._looking.cancel()
                 await asyncio.gather(self._looking, return_exceptions=True)

@@ -32,6 +32,7 @@ from holdfast.processes.keys import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Outcome, Record
 from holdfast.runtime import authorization, compaction, hooks
 from holdfast.runtime.context import RuntimeContext, is_control_flow
+from holdfast.secrets.logs import safe_cause
 from holdfast.store.spending import Spend, model_spend
 from holdfast.turns import environment, machine, results
 from holdfast.turns.compaction.plan import MARK as COMPACTED
@@ -229,7 +230,7 @@ class ModelCaller:
                 thread = await compactor.compact(key, thread, self._room, "asked") or thread
             except errors.ModelError as error:
                 failure = failed_call(performer, key, self._effect_request(thread), error, begun)
-                return await self._record_failure(failure, compactor.failed_summary)
+                return await self._record_failure(failure, compactor.failed_summary, error)
         return Compacted(thread, *compactor.take_usage())
 
     def _recorded_response(self, key: str, outcome: Outcome) -> Replied | ModelCallFailed:
@@ -318,13 +319,14 @@ class ModelCaller:
                 self._partial = None
                 raise _ContextOverflow(error=error, begun=begun) from error
             failed = failed_call(self._performer, key, ask, error, begun, self._earlier)
-            paid = self._paid_attempts(error)
+            paid, said_by = self._paid_attempts(error), error if self._hook_runner.has("on_error") else None
         except BaseException as error:
             if is_control_flow(error):
                 raise
             # No local variable keeps the error: with its traceback that would be a reference cycle.
             raised = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             failed, paid = self._performer.failed(key, ask, raised, begun), None
+            said_by = raised if self._hook_runner.has("on_error") else None
             del raised
         else:
             if again and reply.finish == "context_overflow":
@@ -338,7 +340,10 @@ class ModelCaller:
                 self._performer.submit([outcome], patient=True, spend=model_spend(reply.usage, reply.cost))
                 return Replied(reply)
             return await self._record_failure(outcome, reply)  # it is too large for the store
-        return await self._record_failure(failed, paid)
+        try:
+            return await self._record_failure(failed, paid, said_by)
+        finally:
+            said_by = None
 
     def _paid_attempts(self, error: errors.ModelError) -> messages.ModelReply | None:
         """Usage of a call that ended with an error."""
@@ -386,17 +391,18 @@ class ModelCaller:
             self._tools = (*seen, clean if any(map(is_not, clean, tools)) else tools)
         return self._tools[2]
 
-    async def _record_failure(self, failed: Failed, paid: messages.ModelReply | None = None) -> ModelCallFailed:
-        """Record that the call failed, and the cost of a reply that is rejected."""
+    async def _record_failure(
+        self, failed: Failed, paid: messages.ModelReply | None = None, raised: Exception | None = None
+    ) -> ModelCallFailed:
+        """Record that the call failed, and the cost of a reply that is rejected; tell `on_error` hooks what raised."""
         found, self._partial = self._partial, None
         if found is not None and found.whole is not None:
             paid = found.whole
         records, spend = failure_records(failed, paid)
         self._performer.submit(records, spend=spend)
         if self._hook_runner.has("on_error"):
-            await self._hook_runner.observe(
-                "on_error", errors.EffectFailed(failed.key, failed.error.kind, failed.error.message)
-            )
+            known = errors.EffectFailed(failed.key, failed.error.kind, failed.error.message)
+            await self._hook_runner.observe("on_error", known if raised is None else safe_cause(raised, self._redactor))
         return _call_failed(failed, paid)
 
     async def _call_with_hooks(self, partial: PartialReply, request: messages.ModelRequest) -> messages.ModelReply:
@@ -797,7 +803,8 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     with suppress(errors.JournalMissing):
         agent = (await context.store.journal(journal)).agent or agent
     try:
-        await drive(context.store, journal, body, run=FIRST_RUN, agent=agent, lease_ms=context.lease_ms)
+        lease_ms, tracer = context.lease_ms, context.changes.tracer
+        await drive(context.store, journal, body, run=FIRST_RUN, agent=agent, lease_ms=lease_ms, tracer=tracer)
     except (errors.JournalConflict, errors.ReplayMismatch) as error:
         raise errors.KeyConflict(journal, key or "") from error
     except errors.RunFailed as error:

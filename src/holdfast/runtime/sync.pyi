@@ -347,6 +347,10 @@ class SyncTurn(Generic[OutputT_co]):
         """Yield the events of this turn, from its start or after a cursor, until it ends or the runtime is closed."""
     def cancel(self, reason: str = "") -> CancelStatus:
         """Request that the turn is stopped, wherever it is. The first request counts; one after the end is too late."""
+    def retry(
+        self, *, from_step: int | None = None, key: str | None = None, repeat_unknown: bool = False
+    ) -> SyncTurn[OutputT_co]:
+        """Try an ended turn again; returns the turn that does. When this returns, the request is durable."""
     def cancel_call(self, call: str, reason: str = "") -> CancelStatus:
         """Request that one tool call of the turn is cancelled, wherever it is; the others go on."""
 

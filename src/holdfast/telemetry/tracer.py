@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from holdfast.telemetry.journals import JournalSpans
 from holdfast.telemetry.spans import span_id
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from contextlib import AbstractContextManager
 
     from holdfast.effects.performer import LeasedJournal
@@ -122,8 +124,16 @@ class Tracer:
         if self.export.measures:
             self._tasks.append(eventloop.spawn(self._count()))
 
-    async def begin(self, ledger: LeasedJournal, lease: Lease) -> None:
-        """Follow the drive that begins on this journal."""
+    @asynccontextmanager
+    async def following(self, ledger: LeasedJournal, lease: Lease) -> AsyncGenerator[None]:
+        """Follow the drive of a journal inside the block."""
+        await self._begin(ledger, lease)
+        try:
+            yield
+        finally:
+            self._end(ledger)
+
+    async def _begin(self, ledger: LeasedJournal, lease: Lease) -> None:
         journal = ledger.journal
         if is_trigger_id(journal):
             return
@@ -141,8 +151,7 @@ class Tracer:
         followed.begin(ledger, lease.head)
         ledger.trace = JournalTrace(followed.spans, self.store.id, self.export)
 
-    def end(self, ledger: LeasedJournal) -> None:
-        """The drive of this journal is over."""
+    def _end(self, ledger: LeasedJournal) -> None:
         followed = self._followed.get(ledger.journal)
         if followed is not None and followed.ledger is ledger:
             followed.over = True

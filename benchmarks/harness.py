@@ -1,4 +1,5 @@
-"""The bars of the harness: many finished tasks and notifications, progress, results, one trivial call, the sandbox.
+"""The bars of the harness: many finished tasks and notifications, progress, results, trivial calls, forgetting, the
+sandbox.
 
 `python benchmarks/harness.py figures` measures these bars alone.
 """
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +29,13 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from holdfast.tools import AnyTool
+
 FINISHED = 100_000
 AT_ONCE = 500
 REPORTS = 10_000
-CALLS, ROUNDS = 300, 5
+CALLS, ROUNDS, DEPS_ROUNDS = 300, 5, 15
+FORGOTTEN = 10_000
 RESULT = 5_000_000
 COMMANDS = 20
 
@@ -170,6 +175,71 @@ def trivial_call(folder: Path) -> list[Bar]:
     return [Bar("CPU of one trivial call", each, 150, "at most", "us", f"{2 * CALLS} calls in two steps, side by side")]
 
 
+@dataclass(frozen=True)
+class Shop:
+    """Dependencies of a tool."""
+
+    stock: int
+
+
+@hf.tool(read_only=True)
+async def look_with_context(ctx: hf.Context, item: int) -> dict[str, object]:
+    """Stock of an item, for a person."""
+    return {"item": item, "stock": 3, "for": ctx.session}
+
+
+@hf.tool(read_only=True, name="look_with_context")
+async def look_with_deps(ctx: hf.Context[Shop], item: int) -> dict[str, object]:
+    """Stock of an item, for a person."""
+    return {"item": item, "stock": ctx.deps.stock, "for": ctx.metadata["who"]}
+
+
+def call_with_deps(folder: Path) -> list[Bar]:
+    """CPU of a turn whose tools read dependencies and metadata, over one whose tools read only the session."""
+
+    def cpu(tool: AnyTool, deps: Shop | None, metadata: dict[str, str]) -> float:
+        script = [[call("look_with_context", item=number) for number in range(CALLS)]]
+
+        async def run() -> float:
+            agent = hf.Agent("a", model=ScriptedModel([*script, *script, text("ok")] * 2, keep=0), tools=[tool])
+            path = fresh(folder / "deps.db")
+            async with hf.open(path, agents=[agent], durability="process", deps=deps) as runtime:
+                await runtime.run(agent, "go", session="warm", metadata=metadata)
+                begun = time.process_time()
+                await runtime.run(agent, "go", session="s", metadata=metadata)
+                return time.process_time() - begun
+
+        return asyncio.run(run()) * 1e6 / (2 * CALLS)
+
+    without, with_deps = best_of(
+        DEPS_ROUNDS,
+        lambda: cpu(look_with_context, None, {}),
+        lambda: cpu(look_with_deps, Shop(3), {"who": "ada"}),
+    )
+    detail = f"{with_deps:.1f} of {without:.1f} us a call"
+    return [Bar("a call with deps and metadata, over one without", with_deps / without, 1.03, "at most", "x", detail)]
+
+
+# ---- forgetting ------------------------------------------------------------------------------------------------------
+
+
+def forgetting(folder: Path) -> list[Bar]:
+    async def measured() -> tuple[float, int]:
+        script = [[call(look, item=first + n) for n in range(AT_ONCE)] for first in range(0, FORGOTTEN, AT_ONCE)]
+        model = ScriptedModel([*script, text("ok")], keep=0)
+        agent = hf.Agent("a", model=model, tools=[look], limits=hf.Limits(steps=None))
+        async with hf.open(fresh(folder / "forget.db"), agents=[agent]) as runtime:
+            await runtime.run(agent, "go", session="s")
+            begun = time.perf_counter()
+            gone = await runtime.forget("s")
+            return time.perf_counter() - begun, gone.records
+
+    seconds, records = asyncio.run(measured())
+    assert records > FORGOTTEN
+    print(".", end="", file=sys.stderr, flush=True)
+    return [Bar("forgetting a session", seconds, 1, "at most", "s", f"{records:,} records")]
+
+
 # ---- the sandbox -----------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +276,15 @@ def sandbox(folder: Path) -> list[Bar]:
 
 
 def harness(folder: Path) -> list[Bar]:
-    return [*finished(folder), *progress(folder), *stored_once(folder), *trivial_call(folder), *sandbox(folder)]
+    return [
+        *finished(folder),
+        *progress(folder),
+        *stored_once(folder),
+        *trivial_call(folder),
+        *call_with_deps(folder),
+        *forgetting(folder),
+        *sandbox(folder),
+    ]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Tasks, reminders, memory, attachments and stored results of the session of the c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast import errors, messages, records
 from holdfast.effects.canonical import decode_value, encode_value
@@ -35,7 +35,7 @@ class ToolHost:
         self.children = context.children
         """Sub-agents."""
         self.secrets = context.secrets
-        self.deps = context.deps
+        self.deps: Any = context.deps
         """The dependencies of the runtime; `NO_DEPS` if it has none."""
         self._memories = context.memories
         self._attachments = attachments.Attachments(context.store)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from holdfast.deps import NO_DEPS, DepsT
 from holdfast.effects.drive import Boundary, EffectContext
@@ -119,7 +119,7 @@ class Context(EffectContext, Generic[DepsT]):
         deps = self._host.deps
         if deps is NO_DEPS:
             raise DepsMissing(f"the tool {self.tool!r}")
-        return cast("DepsT", deps)
+        return deps
 
     @property
     def secrets(self) -> SecretAccess:

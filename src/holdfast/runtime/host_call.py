@@ -16,6 +16,7 @@ from holdfast import errors, names
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.performer import idempotency_key
+from holdfast.eventloop import release_call_slot
 from holdfast.policy import limits
 from holdfast.policy.limits import Consumption
 from holdfast.policy.rules import milliseconds
@@ -28,7 +29,6 @@ from holdfast.runtime.session_records import read_conversation
 from holdfast.store.spending import day_of
 from holdfast.toolkits.agents import find_handoff, list_sub_agents
 from holdfast.tools.definition import AnyTool, Complaint, Tool
-from holdfast.tools.functions import release_call_slot
 
 if TYPE_CHECKING:
     from datetime import timedelta

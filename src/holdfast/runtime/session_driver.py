@@ -154,7 +154,6 @@ class SessionDrive(drive.JournalDrive):
         """The turn under way."""
         self.show: Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
         """Publish a live event."""
-        self.waits = JournalWaits(self._store, session)
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
         """The session's current agent, also if this runtime does not have it."""
@@ -185,6 +184,11 @@ class SessionDrive(drive.JournalDrive):
         """Set when the turn has ended or must stop."""
         self._lease: Lease
         self._live_events: LiveEventBuffer
+
+    @cached_property
+    def waits(self) -> JournalWaits:
+        """The waits of the session. Most turns need none."""
+        return JournalWaits(self._store, self.session)
 
     # ---- the drive ----
 

@@ -14,11 +14,11 @@ from holdfast import errors, messages, names, records
 from holdfast.agent import Agent, OutputT_co, parse_answer, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest
+from holdfast.eventloop import release_call_slot
 from holdfast.events import TERMINAL, Event, InputAccepted
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_conversation, read_page, read_present
-from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys, machine
 from holdfast.turns.conversation import CancelRequest, Conversation, UserInput, decode_input
 from holdfast.turns.programs import PROGRAM

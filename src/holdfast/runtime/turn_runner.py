@@ -107,7 +107,7 @@ class TurnRunner:
 
     # ---- the parts, made when they are needed: an agent without tools needs few ----
 
-    @property
+    @cached_property
     def host(self) -> tool_host.ToolHost | None:
         """The runtime as tools see it (``ctx.host``)."""
         return self._host.tool_host

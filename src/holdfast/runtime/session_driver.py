@@ -185,9 +185,9 @@ class SessionDrive(drive.JournalDrive):
         self._lease: Lease
         self._live_events: LiveEventBuffer
 
-    @cached_property
+    @property
     def waits(self) -> JournalWaits:
-        """The waits of the session. Most turns need none."""
+        """The waits of the session; most turns have none."""
         return JournalWaits(self._store, self.session)
 
     # ---- the drive ----

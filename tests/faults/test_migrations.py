@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import opening_scenario as scenario  # noqa: F401  the fixture `workers` plays it
 import pytest
-import workers
+from forking import error_in
+from killing import KILLED
 
 import holdfast as hf
 from holdfast.errors import JournalCorrupt, StoreRefused
@@ -27,6 +28,8 @@ from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, tex
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from forking import Forks
 
     from holdfast.records import Record
 
@@ -342,10 +345,11 @@ async def test_a_wait_that_was_damaged_in_an_older_store_is_not_sealed(tmp_path:
 @pytest.mark.parametrize(
     "point", ["store.key_made", "store.migration.before_commit", "store.migration.committed", "store.key_named"]
 )
-async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(tmp_path: Path, point: str) -> None:
+async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(
+    workers: Forks, tmp_path: Path, point: str
+) -> None:
     await _store_of_schema(5, tmp_path / "store.db")
-    killed = workers.run("create", tmp_path / "store.old", env={"HOLDFAST_CRASH_AT": f"{point}:1"})
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert workers.run(tmp_path, store="store.old", HOLDFAST_CRASH_AT=f"{point}:1") == KILLED, error_in(tmp_path)
     async with hf.open_store(tmp_path / "store.old") as store:
         assert store.wait_token("s", "timer") == mint_token(SECRET, "s", "timer")
         assert await check(store) == []

@@ -15,7 +15,7 @@ import apsw
 import opening_scenario as scenario
 import pytest
 from forking import error_in
-from killing import KILLED
+from killing import KILLED, MAKING
 
 from holdfast import open_store
 from holdfast.errors import StoreForeign, StoreRefused, StoreTooNew, StoreUnsafe, StoreUntrusted
@@ -322,7 +322,7 @@ def test_a_file_system_without_locks_is_refused() -> None:
 async def test_a_kill_at_every_point_of_making_a_store_leaves_one_that_opens(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    making = [point for point in points if point.startswith(("store.created", "store.migra", "store.key"))]
+    making = [point for point in points if point.startswith(MAKING)]
     assert {"store.created:1", "store.key_made:1", "store.migration.before_commit:1"} <= set(making)
     for number, point in enumerate(making):
         folder = tmp_path / str(number)

@@ -107,12 +107,6 @@ MOST_RECENT_BYTES: Final = 8 * 1024 * 1024
 """Bytes of the messages that they have together."""
 
 
-FOLD_RECORDS: Final = 64
-"""Least records between two folds of a session."""
-_RECORD_BYTES: Final = 256
-"""Another record in so many bytes of the last fold: folds together are not much larger than the records."""
-
-
 class RecentConversations:
     """The conversations of the sessions that were driven last: their next drives read on from there."""
 
@@ -137,6 +131,12 @@ class RecentConversations:
         self._bytes += conversation.thread.size
         while len(self._kept) > MOST_RECENT or self._bytes > MOST_RECENT_BYTES:
             self.take(next(iter(self._kept)))
+
+
+FOLD_RECORDS: Final = 64
+"""Least records between two folds of a session."""
+_RECORD_BYTES: Final = 256
+"""Another record in so many bytes of the last fold: folds together are not much larger than the records."""
 
 
 def save_fold(store: Store, lease: contract.Lease, conversation: Conversation) -> None:

@@ -246,7 +246,7 @@ class LiveSender:
         return self._listener.name
 
     def mark(self, buffer: LiveEventBuffer, *, begins: bool = False) -> None:
-        """Send the news of a drive soon, if a receiver follows its session. Call it only while there are `followers`.
+        """Send the news of a drive soon, if a receiver follows its session. Without `followers` this needs no call.
 
         A drive that `begins` is announced at once, before its first record is durable: so receivers know that the
         record has live events before it.

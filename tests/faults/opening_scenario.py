@@ -12,7 +12,8 @@ from holdfast import open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-STORE = "store.db"
+STORE, OLD = "store.db", "store.old"
+"""A store to be made, and one of an older schema."""
 
 
 def _open(folder: Path, request: dict[str, str]) -> None:

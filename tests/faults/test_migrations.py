@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import apsw
-import opening_scenario as scenario  # noqa: F401  the fixture `workers` plays it
+import opening_scenario as scenario
 import pytest
 from forking import error_in
 from killing import KILLED
@@ -349,8 +349,8 @@ async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(
     workers: Forks, tmp_path: Path, point: str
 ) -> None:
     await _store_of_schema(5, tmp_path / "store.db")
-    assert workers.run(tmp_path, store="store.old", HOLDFAST_CRASH_AT=f"{point}:1") == KILLED, error_in(tmp_path)
-    async with hf.open_store(tmp_path / "store.old") as store:
+    assert workers.run(tmp_path, store=scenario.OLD, HOLDFAST_CRASH_AT=f"{point}:1") == KILLED, error_in(tmp_path)
+    async with hf.open_store(tmp_path / scenario.OLD) as store:
         assert store.wait_token("s", "timer") == mint_token(SECRET, "s", "timer")
         assert await check(store) == []
     assert sorted(name for name in os.listdir(tmp_path) if ".old.key" in name) == ["store.old.key"]

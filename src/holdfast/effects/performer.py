@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -66,7 +66,6 @@ from holdfast.store.spending import DAY_MS, Spend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
-    from contextlib import AbstractContextManager
 
     from holdfast.store import Notify
     from holdfast.store.client import Store

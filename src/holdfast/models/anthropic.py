@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -38,10 +39,6 @@ from holdfast.models.contract import EFFORTS, claude_version
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
 from holdfast.models.schemas import narrow_schema, schema_prompt
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
     "adaptive_thinking": "effort is sent as adaptive thinking, whatever the model is called",

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, cast
 from urllib.parse import quote
 
 import msgspec
@@ -33,10 +34,6 @@ from holdfast.models.schemas import (
     with_bare_choices,
 )
 from holdfast.models.sse import ArraySplitter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
     # the request

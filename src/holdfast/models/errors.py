@@ -6,14 +6,12 @@ All dialects share one reader, because gateways and compatible servers mix their
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models import retry
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, is_dict, is_list, parse_json, to_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _MAX_MESSAGE: Final = 990
 _KIND_BY_STATUS: Final = {

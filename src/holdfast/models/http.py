@@ -11,8 +11,9 @@ import asyncio
 import random
 import re
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,10 +31,6 @@ from holdfast.models.json_values import clip_text
 from holdfast.models.limits import CallGate, CallLimits, shared_gate
 from holdfast.models.sse import ArraySplitter, SseDecoder
 from holdfast.models.transport import HttpResponse, Timeouts, Transport, shared_transport
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-
 
 MAX_RESPONSE: Final = 256 * 1024 * 1024
 """Largest body of an answer, in bytes."""

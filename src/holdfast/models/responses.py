@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -34,10 +35,6 @@ from holdfast.models.attachments import attachment_bytes, attachment_label, data
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
 from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, StrictSchemaRules, fits_strict, schema_prompt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
     "no_cache_key": "prompt_cache_key is refused and left out",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Callable, Iterable
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakSet
 
 import msgspec
@@ -17,10 +18,6 @@ from holdfast.names import check_string
 from holdfast.records import ABSENT, EffectRequest, ErrorInfo, Record
 from holdfast.secrets import forms
 from holdfast.secrets.forms import MIN_SECRET, SecretFinder, SecretForms, SecretSpan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 T = TypeVar("T")
 MAX_LENGTH: Final = 65_536

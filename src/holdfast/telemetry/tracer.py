@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -17,17 +17,15 @@ from holdfast import errors, eventloop
 from holdfast.names import is_trigger_id
 from holdfast.records import Ended, Parked, Record, Resumed, Started
 from holdfast.telemetry.journals import JournalSpans
-from holdfast.telemetry.spans import span_id
+from holdfast.telemetry.spans import Span, span_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from contextlib import AbstractContextManager
 
     from holdfast.effects.performer import LeasedJournal
     from holdfast.store import Store
     from holdfast.store.contract import Lease
     from holdfast.telemetry.export import SpanExport
-    from holdfast.telemetry.spans import Span
 
 _log: Final = logging.getLogger("holdfast.telemetry")
 INTERVAL: Final = 0.1

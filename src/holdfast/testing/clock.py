@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from holdfast.clock import Instant, SystemClock
 from holdfast.errors import InvalidArgument, StoreClosed, UsageError
 from holdfast.eventloop import is_upkeep
-from holdfast.runtime.sync import call_on_loop
+from holdfast.runtime.sync import SyncRuntime, call_on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from holdfast.runtime.sync import SyncRuntime
     from holdfast.store import Store
 
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from holdfast.messages import Attachment, ModelReply, Part, Reasoning, Refusal, Text, ToolCall, Usage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 DialectName: TypeAlias = Literal["anthropic", "responses", "chat", "google"]
 Form: TypeAlias = Literal["sse", "array", "whole"]

@@ -20,8 +20,9 @@ from holdfast import crashpoints
 from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument
 from holdfast.names import check_int, is_task_id
+from holdfast.runtime.open import RuntimeOpening
 from holdfast.runtime.open import open as open_runtime
-from holdfast.runtime.sync import open_sync
+from holdfast.runtime.sync import SyncRuntime, open_sync
 from holdfast.store import open_store
 from holdfast.testing.crashes import CrashTrigger
 from holdfast.testing.world import World, check
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.clock import Clock
-    from holdfast.runtime.open import RuntimeOpening
-    from holdfast.runtime.sync import SyncRuntime
     from holdfast.tools.context import Context
 
 

@@ -9,11 +9,12 @@ import os
 import re
 import stat
 import unicodedata
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -21,9 +22,6 @@ from holdfast.errors import HoldfastError, InvalidArgument, UsageError
 from holdfast.names import check_int
 from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, AnyTool, Reach, tool
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -17,10 +18,6 @@ from holdfast.errors.world import TemplateUnfilled
 from holdfast.names import MAX_INT, TRIGGER_NAME, TRIGGER_PREFIX, check_choice, check_id, check_int, check_string
 from holdfast.triggers import schedules
 from holdfast.triggers.schedules import CronSchedule, IntervalSchedule, Schedule, check_zone, to_datetime, to_wall
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 Misfire = Literal["skip", "once", "all"]
 Scheme = Literal["github", "stripe", "slack", "standard", "generic"]

@@ -6,8 +6,9 @@ turn has a result: calls that never began get a result that says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,10 +20,6 @@ from holdfast.records import Cause, InputTaint, Parked, Record, Started
 from holdfast.turns import environment, keys, machine, programs, state
 from holdfast.turns.compaction.plan import Breaker, View, decode_compaction, is_compaction, without_files, without_words
 from holdfast.turns.results import forked_result, is_background, is_paid, result_of, skipped_result, unknown_result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 Source = Literal["turn", "direct", "child"]
 TRIGGERED: Final = "trigger/"

@@ -8,7 +8,7 @@ Advice at a checkpoint is an offer: the note that the model got is part of the o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from holdfast.turns.state import (
     Results,
     Rules,
     RunTools,
+    Thread,
     Trace,
     TurnState,
     UsedUp,
@@ -37,10 +38,6 @@ from holdfast.turns.state import (
     joined,
     make_step,
 )
-
-if TYPE_CHECKING:
-    from holdfast.turns.state import Thread
-
 
 Blame = Literal["caller", "model", "tool", "code", "limit"]
 """The party that can act: the caller, the model or its provider, a tool, the host's code, or the owner of the limit."""

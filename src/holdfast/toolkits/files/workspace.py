@@ -20,19 +20,16 @@ import time
 import unicodedata
 import weakref
 from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
 from holdfast.errors.fields import ErrorFields
 from holdfast.store.paths import FOLDER, in_store_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-
 
 # ---- errors ----
 

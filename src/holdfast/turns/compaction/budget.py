@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgspec
 
 from holdfast import errors, media, messages, names
 from holdfast.turns.state import Thread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 LEAST_SUMMARY: Final = 200
 MOST_SUMMARY: Final = 4_000

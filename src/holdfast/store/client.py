@@ -32,8 +32,6 @@ from holdfast.store.spending import DailySpend, Spend, SpendOf
 from holdfast.store.waits import AddRule, StoredRule
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
     from holdfast.store.backend import Backend
@@ -96,9 +94,7 @@ class Store:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -129,9 +129,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
         if stone is not None:
             return stone  # pruned before
         row = tx.journal(self.journal)
-        check_prunable(row, self, held=row.owner is not None and row.lease_left(tx.now) > 0 and not is_gone(row.owner))
-        if tx.rows.count_pending(row):
-            raise JournalInUse(row.id, "inputs wait for it")
+        check_prunable(tx, row, self)
         if table.has_forks(row):
             raise JournalInUse(row.id, "others go on from its records")
         first = tx.rows.input_by_key(row, self.key)
@@ -254,19 +252,16 @@ def collect_blobs(tx: Transaction, before: int, digests: Iterable[str], *, witho
 # ---- decisions ----
 
 
-def check_prunable(row: JournalRow, command: PruneJournal, *, held: bool) -> None:
+def check_prunable(tx: Transaction, row: JournalRow, command: PruneJournal) -> None:
     """Raise `JournalInUse` unless this is an ended process without a holder or work, still at the expected head."""
     row.check_served()
     if row.kind != "process" or row.role is None:
         raise JournalInUse(row.id, "only processes are pruned")
     if row.status not in FINAL_STATUSES:
         raise JournalInUse(row.id, f"it is {row.status}")
-    if held and row.owner is not None:
-        raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
-    if row.has_work() or row.notices:
-        raise JournalInUse(row.id, "something came for it that nobody has seen to")
+    _check_unused(tx, row)
     if row.head != command.head:
-        raise JournalInUse(row.id, f"it has gone on to {row.head:,} since it was looked at")
+        raise JournalInUse(row.id, f"it has gone on to {row.head:,} records since")
 
 
 def check_idle(tx: Transaction, row: JournalRow, since: int) -> None:
@@ -274,12 +269,17 @@ def check_idle(tx: Transaction, row: JournalRow, since: int) -> None:
     row.check_served()
     if row.status in {"running", "waiting"}:
         raise JournalInUse(row.id, f"it is {row.status}")
+    _check_unused(tx, row)
+    if row.updated >= since:
+        raise JournalInUse(row.id, "it has changed since")
+
+
+def _check_unused(tx: Transaction, row: JournalRow) -> None:
+    """Raise `JournalInUse` if a live process holds the journal, or it has unhandled wakes, notices or inputs."""
     if row.owner is not None and row.lease_left(tx.now) > 0 and not is_gone(row.owner):
         raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
     if row.has_work() or row.notices or tx.rows.count_pending(row):
-        raise JournalInUse(row.id, "something came for it that nobody has seen to")
-    if row.updated >= since:
-        raise JournalInUse(row.id, "it has changed since")
+        raise JournalInUse(row.id, "something came for it that no worker has handled")
 
 
 def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:

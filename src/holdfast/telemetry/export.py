@@ -12,7 +12,7 @@ import threading
 import time
 from base64 import b64decode
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
@@ -37,9 +37,8 @@ from holdfast import __version__, eventloop
 from holdfast.errors import TelemetryUnconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from opentelemetry.context import Context
 
@@ -83,21 +82,14 @@ def _span_context(trace_id: str, span: str, flags: TraceFlags = _SAMPLED) -> Spa
     return SpanContext(int(trace_id, 16), int(span, 16), is_remote=False, trace_flags=flags)
 
 
-class _Current:
-    """Makes a span the current one inside a block."""
-
-    __slots__ = ("_span", "_token")
-
-    def __init__(self, span: SpanContext) -> None:
-        self._span = span
-
-    def __enter__(self) -> None:
-        self._token = context.attach(trace.set_span_in_context(NonRecordingSpan(self._span)))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        context.detach(self._token)
+@contextmanager
+def _current(span: SpanContext) -> Generator[None]:
+    """Make a span the current one inside the block."""
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(span)))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 # ---- where spans go ----
@@ -536,7 +528,7 @@ class SpanExport:
 
     def current(self, trace_id: str, span: str) -> AbstractContextManager[object]:
         """Make a span the current one inside a block."""
-        return _Current(_span_context(trace_id, span, self._target.flags(trace_id)))
+        return _current(_span_context(trace_id, span, self._target.flags(trace_id)))
 
     def caller(self) -> str:
         """The current span of the application as a W3C ``traceparent``; empty without one."""

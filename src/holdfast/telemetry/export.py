@@ -14,7 +14,7 @@ from base64 import b64decode
 from collections import deque
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote
 
 import aiohttp
@@ -93,20 +93,6 @@ def _current(span: SpanContext) -> Generator[None]:
 
 
 # ---- where spans go ----
-
-
-class SpanTarget(Protocol):
-    """Takes finished spans. Never waits."""
-
-    dropped: int
-
-    def start(self) -> None: ...
-
-    def emit(self, span: Span) -> None: ...
-
-    def flags(self, trace_id: str, /) -> TraceFlags: ...
-
-    async def close(self, seconds: float) -> None: ...
 
 
 class _JournalIds(IdGenerator):
@@ -540,7 +526,7 @@ class SpanExport:
         await self._target.close(seconds)
 
 
-def _target(settings: Telemetry) -> SpanTarget:
+def _target(settings: Telemetry) -> ProviderTarget | CollectorTarget:
     if settings.endpoint is not None:
         return CollectorTarget(settings)
     provider = settings.tracer_provider or trace.get_tracer_provider()

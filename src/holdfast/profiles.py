@@ -241,7 +241,7 @@ def _explain(said: str) -> str:
     if unknown is None:
         return said[:1].lower() + said[1:]
     field = unknown[1]
-    hint = "; a key is given as secrets.VARIABLE: env:NAME or keyring:service/name" if field.lower() in _HINTS else ""
+    hint = "; write a key as secrets.VARIABLE: env:NAME or keyring:service/name" if field.lower() in _HINTS else ""
     return f"there is no field {field!r}; it has {', '.join((*FIELDS, 'prices', 'secrets'))}{hint}"
 
 

@@ -581,7 +581,7 @@ async def _show_messages(
         if len(text) > shown:
             yield f"  ... {len(text) - shown:,} more characters"
 
-    shell.print_each(found, lines, nothing="nothing was said" if words is None else "nobody said that")
+    shell.print_each(found, lines, nothing="nothing was said" if words is None else "no message has that text")
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------

@@ -323,7 +323,7 @@ class ApprovalClosed(UsageError):
     """The approval was answered or expired before. This answer has no effect."""
 
     def __init__(self, id: str, state: str) -> None:
-        how = {"resolved": "somebody has answered it", "expired": "its time was up"}.get(state, f"it was {state}")
+        how = {"resolved": "it was answered", "expired": "its time was up"}.get(state, f"it was {state}")
         super().__init__(f"the approval {id!r} is closed: {how}. This answer changes nothing")
         self.id = id
         self.state = state
@@ -342,7 +342,7 @@ class MediaTypeMismatch(UsageError):
 class AttachmentUnknown(UsageError):
     """No such attachment, or none that this session may read.
 
-    One that is not there and one of another session look the same on purpose: whoever guesses learns nothing.
+    The two cases look the same, so that guessing an id reveals nothing.
     """
 
     def __init__(self, digest: str, session: str | None) -> None:
@@ -639,7 +639,7 @@ class SecretTooShort(ErrorFields, UsageError):
     name: str
     least: int
     _message = """the secret {name} has fewer than {least} characters and can't be told from ordinary text; use a
-        longer one, or say hf.Secrets(..., short=[{name!r}]): then it is only hidden where it stands alone, as a word"""
+        longer one, or say hf.Secrets(..., short=[{name!r}]): then it is only hidden as a whole word"""
 
 
 class SecretTooCommon(ErrorFields, UsageError):
@@ -806,7 +806,7 @@ class JournalPruned(JournalMissing):
         self.at = at
         """When it was pruned, in wall milliseconds."""
         self.same = same
-        """Whether it was begun with the very input that was offered now."""
+        """True if it began with the same input."""
 
 
 class JournalForgotten(JournalMissing):
@@ -850,7 +850,7 @@ class JournalInUse(ErrorFields, UsageError):
 
     journal: str
     reason: str
-    _message = "{journal!r} is kept: {reason}; prune it when it is over and nobody needs it"
+    _message = "{journal!r} is kept: {reason}; prune it when it is over and no longer needed"
 
 
 class JournalConflict(UsageError):

@@ -41,8 +41,8 @@ from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, en
 from holdfast.models.schemas import narrow_schema, schema_prompt
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
-    "adaptive_thinking": "effort is sent as adaptive thinking, whatever the model is called",
-    "budget_thinking": "effort is sent as a budget of tokens, whatever the model is called",
+    "adaptive_thinking": "effort is sent as adaptive thinking to every model",
+    "budget_thinking": "effort is sent as a budget of tokens to every model",
     "unsigned_thinking": "thoughts are sent back also without a signature",
     "output_in_words": "there is no field for the schema of the answer: it goes into the instructions",
 }

@@ -52,7 +52,7 @@ _BILLING: Final = re.compile(
 )
 """The word "billing" alone proves nothing: rate limit messages also say where to pay for more."""
 _OUT_OF_MONEY: Final = re.compile(r"credits are depleted|spending cap|billing account")
-"""Waiting does not help, whatever pause the provider names."""
+"""Waiting does not help, even if the provider names a pause."""
 _QUOTA: Final = "exceeded your current quota"
 """OpenAI says it of an account without money, Google also of a rate limit."""
 _BAD_REQUEST: Final = re.compile(

@@ -42,7 +42,7 @@ from holdfast.models.sse import ArraySplitter
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
     "whole_url": "the base URL holds everything before /models/...: version, project, publisher (Vertex AI)",
-    "gemini2": "the models are of the second generation, whatever their names are",
+    "gemini2": "treat every model as one of the second generation",
 }
 
 # ==== requests ====

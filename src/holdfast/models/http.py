@@ -416,8 +416,8 @@ _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTAL
 class BodyReader:
     """Reads a body piece by piece. Only a cancellation is raised before `reply`.
 
-    The first bytes decide the format, whatever the headers say: server-sent events, or JSON. JSON is also a stream if
-    each element of an array is a frame (`arrays`), and is parsed at its end otherwise.
+    The first bytes decide the format, not the headers: server-sent events, or JSON. JSON is also a stream if each
+    element of an array is a frame (`arrays`), and is parsed at its end otherwise.
     """
 
     def __init__(self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool) -> None:

@@ -691,7 +691,7 @@ class TextPieces:
         """
         ids = {as_text(item.get("id")) for item in found.values()} - {""}
         made: dict[Key, Item] = {}
-        # If as many items arrived as began, none is missing, whatever their ids are.
+        # If as many items arrived as began, none is missing, even under other ids.
         for key, item in begun.items() if len(found) < len(begun) else ():
             grown = None if key in found or as_text(item.get("id")) in ids else self._grown(key, item)
             if grown is not None:

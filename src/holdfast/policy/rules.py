@@ -9,8 +9,8 @@ A policy decides in this order:
 3. `within` and taint come last. They can only make the decision stricter.
 
 A deny is never overridden: where a deny rule holds, a predicate fails or a constraint is broken, adding allow and ask
-rules that match the tool no more closely than that rule never lifts the deny, in whatever order; for a constraint, no
-rule at all does.
+rules that match the tool no more closely than that rule never lifts the deny, in any order; for a constraint, no rule
+at all does.
 
 A condition holds, fails, or is unclear: a missing argument or one of another kind, a command that is one shell string,
 an ambiguous URL. An unclear condition counts against the call: no permission covers the call, every refusal does.
@@ -154,7 +154,7 @@ class Decision(msgspec.Struct, frozen=True):
     expires_ms: int | None = None
     """Time to answer the question; None for the default."""
     tainted: bool = False
-    """Taint requires a person, whatever the rules decide. No stored rule answers such a question."""
+    """Taint requires a person even if a rule allows the call. No stored rule answers such a question."""
 
 
 # ---- conditions ----

@@ -248,7 +248,7 @@ class Authorizer:
                 self._performer.submit([Intended(at=now, key=name, ask=ask)])
             return ParkedCall(call, (name,), question, expires_ms)
         resolved = wait.state == "resolved"
-        closed = "nobody answered in time" if wait.state == "expired" else f"the question was {wait.state}"
+        closed = "no answer came in time" if wait.state == "expired" else f"the question was {wait.state}"
         answer = approvals.read_answer(question, wait.payload) if resolved else Denied(closed)
         used = await self._performer.succeeded(name, None if asked else ask, msgspec.json.encode(answer))
         if isinstance(used, Done):
@@ -508,7 +508,7 @@ class RecordedDecisions:
         of its call in one commit, so Holdfast never leaves a row that disagrees, or none.
         """
         if begun and self.open:
-            return f"a call was begun although nobody has answered {self.open[0]!r}"
+            return f"a call was begun without an answer to {self.open[0]!r}"
         if begun and isinstance(self.answer, Denied):
             return f"a call was begun although {self.answered!r} was denied"
         if not isinstance(self.answer, Approved):

@@ -602,7 +602,7 @@ class DriveEvents:
 
 
 class _EndedLedger(NamedTuple):
-    """What a buffer needs of the ledger of an ended drive, so that the ledger itself can be freed."""
+    """The part of an ended drive's ledger that its buffer needs. The ledger itself can be freed."""
 
     head: int
     behind: int

@@ -230,7 +230,7 @@ def stopped_program_outcome(
     if counts := _tool_counts(unknown):
         said.append(f"Of these calls it is not known whether they took effect: {counts}.")
     if perhaps:
-        said.append("The call that came next may have taken effect, too: nobody knows. Find out before you repeat it.")
+        said.append("The call that came next may have taken effect, too. Find out before you repeat it.")
     return Failed(at=now, key=key, ask=ask, error=ErrorInfo(programs.STOPPED, " ".join(said)))
 
 

@@ -1,14 +1,14 @@
 """The side channel: live events from the process that drives a session to all processes that follow it.
 
 `LiveSender` serves the live events of this process's drives on a socket of the store. `LiveReceiver` connects to all
-processes that listen, but only while somebody here reads events, and keeps a `MirroredEvents` for each drive. Journals
-never see any of it, and nothing depends on it: without it, readers get all records.
+listening processes, but only while this process has readers, and keeps a `MirroredEvents` for each drive. Journals
+never contain them, and nothing depends on them: without the side channel, readers get all records.
 
 Both sides first prove that they have the key of the store. Then the receiver sends `_Follow`, and the sender answers
-with the events that it still has, and with later ones as they come. Copies have the numbers of the original, so that
-cursors are the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME`
-(and when a drive begins), and never waits: a receiver with more than `MAX_UNSENT` bytes under way gets the rest when it
-has read them, or a gap.
+with its buffered events, and with later ones as they come. Copies have the numbers of the original, so that cursors are
+the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME` (and when a
+drive begins), and never waits: a receiver with more than `MAX_UNSENT` unread bytes gets the rest when it has read them,
+or a gap.
 """
 
 from __future__ import annotations
@@ -442,7 +442,7 @@ def _page(buffer: LiveEventBuffer, after: int) -> tuple[bytes, int]:
 
 
 class LiveReceiver:
-    """Follows the live events of other processes while somebody reads events here."""
+    """Follows the live events of other processes while this process has readers."""
 
     def __init__(self, feed: ChangeFeed, sockets: StoreSockets) -> None:
         self.feed = feed

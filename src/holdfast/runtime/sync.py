@@ -53,7 +53,7 @@ OMITTED: Final[dict[str, frozenset[str]]] = {
         "Attachments": "of_input",
     }.items()
 }
-"""What has no place here: inner parts, and what only async code can use."""
+"""Members left out: internal ones, and those that only async code can use."""
 
 
 class LoopThread:

@@ -1227,7 +1227,7 @@ class Store:
         return await self._call(lambda tx: tx.rows.retention.remove_waits(tx.leased_journal(lease), prefix, before))
 
     async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How many inputs `empty_inputs` would empty, and how many waits `remove_waits` would remove."""
+        """Count the inputs that `empty_inputs` would empty, and the waits that `remove_waits` would remove."""
         check_id("journal id", journal)
         check_int("before", before)
         return await self._read(lambda reader: reader.retention.old(journal, before, tuple(spare), prefix))

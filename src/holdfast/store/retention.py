@@ -81,7 +81,7 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True):
-    """What was removed with a forgotten session, or would be in a dry run."""
+    """The rows removed with a forgotten session, or in a dry run those that would be."""
 
     session: str
     journals: tuple[str, ...]

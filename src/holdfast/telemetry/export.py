@@ -125,7 +125,7 @@ class ProviderTarget:
         tracer = provider.get_tracer(SCOPE, __version__)
         if not isinstance(tracer, Tracer):  # OTEL_SDK_DISABLED
             raise TelemetryUnconfigured("the tracer provider of the application is disabled")
-        tracer.id_generator = _ids  # of this tracer alone, which nobody else uses
+        tracer.id_generator = _ids  # of this tracer alone, which has no other user
         self._tracer = tracer
         self.flags: Callable[[str], TraceFlags] = lru_cache(maxsize=1_024)(self._find_flags)
 
@@ -535,5 +535,5 @@ def _target(settings: Telemetry) -> ProviderTarget | CollectorTarget:
     if isinstance(provider, trace.ProxyTracerProvider) and environment("ENDPOINT"):
         return CollectorTarget(settings)
     raise TelemetryUnconfigured(
-        "the application has no tracer provider of the OpenTelemetry SDK, and no endpoint is given"
+        "the application has no tracer provider of the OpenTelemetry SDK, and no endpoint is set"
     )

@@ -56,7 +56,7 @@ class _Followed:
     foreign: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Records (after, upto) of drives of other processes, which export their spans."""
     unfinished: list[Span] | None = None
-    """The spans of a drive elsewhere that has not ended yet: if it died, nobody else may have exported them."""
+    """The spans of a drive elsewhere that has not ended yet: if it died, they may not have been exported."""
 
     def begin(self, ledger: LeasedJournal, head: int) -> None:
         """Follow a new drive, which begins after record `head`."""

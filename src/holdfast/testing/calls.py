@@ -66,7 +66,7 @@ class DirectContext(CallContext):
 
     @property
     def reports(self) -> list[tuple[str | None, float | None]]:
-        """What the tool has reported with `progress`: notes and fractions."""
+        """The tool's `progress` reports: notes and fractions."""
         return self._call.reports
 
     def cancel(self) -> None:
@@ -81,7 +81,7 @@ class DirectContext(CallContext):
 
 
 class _DirectCall:
-    """What stands for the turn."""
+    """The call in place of a turn."""
 
     agent = None
 

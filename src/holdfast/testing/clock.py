@@ -1,4 +1,4 @@
-"""Clocks for tests: one that stands still, and one that runs and can be advanced with the event loop."""
+"""Clocks for tests: a manual one, and one that runs and can be advanced with the event loop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SETTLE_TIMEOUT: Final = 10.0
 
 
 class Span(TypedDict, total=False):
-    """How far a clock is advanced; `to` stands alone."""
+    """The time to advance; `to` excludes all others."""
 
     days: float
     hours: float

@@ -73,10 +73,10 @@ class RuntimeFactory:
 
 @dataclass(frozen=True, slots=True)
 class CrashStage:
-    """What a scenario works with, in each of its processes: a store, and a world that remembers effects."""
+    """The store and the world of a scenario, for each of its processes. The world remembers effects."""
 
     folder: Path
-    """Whatever is written here survives the process."""
+    """Files here survive the process."""
 
     @property
     def path(self) -> Path:
@@ -97,13 +97,13 @@ class CrashStage:
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """What was tried."""
+    """The result of a crash run."""
 
     seed: int
     points: tuple[str, ...]
     """The crash points at which a process was to be killed, as ``name:count``."""
     killed: int
-    """How many processes were killed there: which points are reached can differ a little from run to run."""
+    """Number of processes killed. It can vary: a run may not reach every point."""
 
 
 class CrashRunner:
@@ -131,7 +131,7 @@ class CrashRunner:
         if most is not None:
             check_int("most", most, least=1)
         seed = int(os.environ.get("HOLDFAST_CRASH_SEED") or random.SystemRandom().randrange(1_000_000))
-        print(f"crash scenario {self._name}: HOLDFAST_CRASH_SEED={seed}")  # noqa: T201  for whoever repeats it
+        print(f"crash scenario {self._name}: HOLDFAST_CRASH_SEED={seed}")  # noqa: T201  to repeat the run
         _load_runtime()
         golden = _Case(CrashStage(self._folder / "golden"), scenario, timeout)
         if (problem := golden.run(trace=True)) is not None:
@@ -253,7 +253,7 @@ class _Case:
 
 
 def _load_runtime() -> None:
-    """Load whatever the processes need, so that they need not load it one by one."""
+    """Import heavy modules once, before the processes fork."""
     for module in ("pydantic", "holdfast.runtime.runtime", "holdfast.store.sqlite.backend", "holdfast.tools.schema"):
         import_module(module)
 

@@ -198,7 +198,7 @@ def _field_text(fields: dict[str, _FrontField], name: str, place: str) -> str:
         raise _line_error(place, field.line, f"{name!r} is text; lines that go on with it begin with spaces")
     if value[:1] in {"'", '"'}:
         if below:
-            raise _line_error(place, field.line, "text in quotes stands on one line here; use '>' for more lines")
+            raise _line_error(place, field.line, "quoted text takes one line here; use '>' for more lines")
         text = _unquote(value, place, field.line)
     elif re.fullmatch("[|>][+-]?", value):
         text = " ".join(below)

@@ -259,7 +259,7 @@ MAX_NODES: Final = 2_000
 MAX_EXPANDED: Final = 60
 """Largest number of nodes for which a recursive type is written out more than once inside itself."""
 _DEPTHS: Final = (3, 2, 1)
-"""How often a recursive type is written out inside itself: as often as its size allows."""
+"""Numbers of times to expand a recursive type inside itself, largest first; its size decides."""
 _ANY_VALUE: Final = "Any JSON value."
 _SCALARS: Final[dict[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _HANDLED_KEYWORDS: Final = frozenset(

@@ -235,7 +235,7 @@ def parse_cron(written: object) -> CronExpression:
 
 
 def _range(written: str, field: _CronField, part: str) -> range:
-    """The numbers of a part of a field; 0 stands for the last day of a month."""
+    """The numbers of a part of a field; 0 means the last day of a month."""
     if part == "L" and field.what == "day of month":
         return range(1)
     span, slash, step_text = part.partition("/")

@@ -85,7 +85,7 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
     since: int = 0
     """The time since which its source is unchanged."""
     cursor: int = 0
-    """The last handled moment, whatever the clock says."""
+    """The last handled moment. It never goes back, even if the clock does."""
     next: int | None = None
     alarm: int = 0
     """The number of the wait that wakes it."""

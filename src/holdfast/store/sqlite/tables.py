@@ -781,7 +781,7 @@ _GIVEN_TO: Final = (
     " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.body = ?"
 )
 _FREE_BLOB: Final = (
-    # Attachments without a session (the session is "") are for whoever they are shared with.
+    # Attachments without a session (the session is "") belong to the sessions that they are shared with.
     "SELECT 1 FROM blobs b WHERE b.digest = ? AND NOT EXISTS (SELECT 1 FROM refs r WHERE r.digest = b.digest)"
     " AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.digest = b.digest AND a.session != '')"
 )
@@ -938,7 +938,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
         return [self._sound(found) for found in self._all(sql, pos, role, role, limit)]
 
     def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How many inputs `empty_inputs` and how many waits `remove_waits` would take."""
+        """Count what `empty_inputs` and `remove_waits` would take."""
         no = self._one("SELECT no FROM journals WHERE id = ?", journal)
         inputs = f"SELECT count(*) FROM inputs WHERE {_old_inputs(spare)}"  # constants
         waits = f"SELECT count(*) FROM waits WHERE {_OLD_WAITS}"  # constants

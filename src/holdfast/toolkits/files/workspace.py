@@ -175,7 +175,7 @@ class Protection:
         self._patterns: list[tuple[NameMatcher, str]] = []
         self._path_rules: list[tuple[list[NameMatcher], str]] = []
         self.repositories: Final = "*.git" in rules
-        """True if every directory that git accepts as a repository is protected, whatever its name."""
+        """True if every git repository is protected, under any name."""
         literals: list[tuple[str, ...]] = []
         for rule in rules:
             parts = tuple(rule.split("/"))

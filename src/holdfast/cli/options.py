@@ -53,7 +53,7 @@ class CommandGroup(typer.Typer):
         super().__init__(rich_markup_mode=None, add_completion=False, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-        register = super().command(name, cls=_Command, **settings)
+        register = super().command(name, cls=_GroupedCommand, **settings)
         return lambda function: _declare(register, function)
 
     def callback(self, **settings: Any) -> Callable[[Function], Function]:
@@ -101,7 +101,7 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
     return function
 
 
-class _Command(TyperCommand):
+class _GroupedCommand(TyperCommand):
     """A command that takes over options of its group: `holdfast processes --store PATH show ID`."""
 
     def invoke(self, ctx: Any) -> Any:  # typer does not export the type

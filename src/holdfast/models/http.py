@@ -115,7 +115,7 @@ class HttpModel:
             yield [msg.StreamNote("replay_dropped", left_out)]
         call = _CallState(self.name, self._clock(), request.ledger)
         while True:
-            attempt = _Attempt(self._clock())
+            attempt = _HttpAttempt(self._clock())
             try:
                 body = attempt.body = await self._send(wire, call, attempt)
                 while body.open:
@@ -151,7 +151,7 @@ class HttpModel:
                 yield whole
             wire = self._encode_continuation(request, call)
 
-    async def _send(self, wire: WireRequest, call: _CallState, attempt: _Attempt) -> BodyReader:
+    async def _send(self, wire: WireRequest, call: _CallState, attempt: _HttpAttempt) -> BodyReader:
         """Send the request; returns the body with the reply."""
         timeouts = self.timeouts
         limit = timeouts.connect
@@ -193,7 +193,7 @@ class HttpModel:
         reader = self.dialect.reader(self.endpoint, self.model)
         return BodyReader(reader, response, self.timeouts.rest, arrays=self.dialect.streams_json_arrays)
 
-    async def _error_response(self, response: HttpResponse, attempt: _Attempt) -> ModelError:
+    async def _error_response(self, response: HttpResponse, attempt: _HttpAttempt) -> ModelError:
         body = await _read_error_body(response, self.timeouts.rest)
         body = credentials.redact_body(body, attempt.key, *attempt.headers.values())
         is_page = _is_web_page(response.headers, body)
@@ -211,7 +211,7 @@ class HttpModel:
             error.retry_after = retries.delay_from_headers(response.headers, time.time())
         return error
 
-    def _record_failure(self, call: _CallState, attempt: _Attempt, error: ModelError) -> float | None:
+    def _record_failure(self, call: _CallState, attempt: _HttpAttempt, error: ModelError) -> float | None:
         """Enter a failure into the ledger; returns the delay before the next attempt, or None to give up."""
         now = self._clock()
         credentials.redact_error(error, attempt.key, *attempt.headers.values())
@@ -263,7 +263,7 @@ class HttpModel:
 
 
 @dataclass(repr=False, eq=False)  # a repr would show the key
-class _Attempt:
+class _HttpAttempt:
     begun: float
     key: str = ""
     url: str = ""
@@ -313,7 +313,7 @@ class _CallState:
     shown: bool = False
     """True if observers have seen anything of the reply."""
 
-    def observe(self, events: list[msg.StreamEvent], attempt: _Attempt) -> list[msg.StreamEvent]:
+    def observe(self, events: list[msg.StreamEvent], attempt: _HttpAttempt) -> list[msg.StreamEvent]:
         """Take note of events, and return those that observers see."""
         for event in events:
             if type(event) is msg.StreamUsage:
@@ -341,7 +341,7 @@ class _CallState:
 
     def record(
         self,
-        attempt: _Attempt,
+        attempt: _HttpAttempt,
         now: float,
         error: ModelError | None = None,
         *,
@@ -358,7 +358,7 @@ class _CallState:
         if self.ledger is not None:
             self.ledger.append(entry)
 
-    def record_reply(self, attempt: _Attempt, now: float) -> tuple[bool, msg.ModelReply]:
+    def record_reply(self, attempt: _HttpAttempt, now: float) -> tuple[bool, msg.ModelReply]:
         """Enter a successful attempt into the ledger.
 
         Returns True if the provider paused, and the reply; a whole reply has the attempts.

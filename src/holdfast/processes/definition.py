@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, get_args, overload
 
 import holdfast
-from holdfast.deps import wanted_deps
+from holdfast.deps import deps_type
 from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue
 from holdfast.errors.caller import ProcessInvalid
@@ -93,7 +93,7 @@ class ProcessDefinition(Generic[P, R]):
         hint = next(iter(inspect.signature(self.function).parameters.values())).annotation
         if hint is inspect.Parameter.empty or (isinstance(hint, str) and "[" not in hint):
             return None
-        return wanted_deps(self._resolve({"context": hint})["context"])
+        return deps_type(self._resolve({"context": hint})["context"])
 
     @cached_property
     def _shape(self) -> type[BaseModel]:

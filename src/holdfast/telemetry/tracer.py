@@ -45,7 +45,7 @@ MAX_COUNTED: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Followed:
+class _TracedJournal:
     """A journal that is driven here, or was."""
 
     spans: JournalSpans
@@ -109,7 +109,7 @@ class Tracer:
     store: Store
     export: SpanExport
     content: bool = False
-    _followed: OrderedDict[str, _Followed] = field(default_factory=OrderedDict[str, _Followed])
+    _followed: OrderedDict[str, _TracedJournal] = field(default_factory=OrderedDict[str, _TracedJournal])
     _changed: dict[str, None] = field(default_factory=dict[str, None])
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _soon: asyncio.Event = field(default_factory=asyncio.Event)
@@ -138,7 +138,7 @@ class Tracer:
         followed = self._followed.get(journal)
         if followed is None:
             spans = JournalSpans(self.store, journal, content=self.content)
-            followed = self._followed[journal] = _Followed(spans)
+            followed = self._followed[journal] = _TracedJournal(spans)
             try:
                 await spans.resolve(None if lease.made is None else lease.made.input)
             except Exception as error:  # the drive itself will find out
@@ -222,7 +222,7 @@ class Tracer:
                 self._followed.pop(journal, None)
                 _log.exception("the trace of %r ends here", journal)
 
-    async def _advance(self, followed: _Followed) -> None:
+    async def _advance(self, followed: _TracedJournal) -> None:
         """Read on to the last durable record."""
         ledger, spans = followed.ledger, followed.spans
         if ledger is None:

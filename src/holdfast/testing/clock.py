@@ -55,7 +55,7 @@ _SETTLE_TIMEOUT: Final = 10.0
 """Real seconds that `advance` waits for the work of one moment: a tool may block for ever."""
 
 
-class Span(TypedDict, total=False):
+class Advance(TypedDict, total=False):
     """The time to advance; `to` excludes all others."""
 
     days: float
@@ -128,7 +128,7 @@ class VirtualClock:
         finally:
             self._advancing = False
 
-    def advance_sync(self, runtime: SyncRuntime, **time: Unpack[Span]) -> None:
+    def advance_sync(self, runtime: SyncRuntime, **time: Unpack[Advance]) -> None:
         """Let time pass for a runtime of `hf.open_sync`."""
         call_on_loop(runtime, "advance", partial(self.advance, **time))
 

@@ -133,7 +133,7 @@ class CrashRunner:
         seed = int(os.environ.get("HOLDFAST_CRASH_SEED") or random.SystemRandom().randrange(1_000_000))
         print(f"crash scenario {self._name}: HOLDFAST_CRASH_SEED={seed}")  # noqa: T201  to repeat the run
         _load_runtime()
-        golden = _Case(CrashStage(self._folder / "golden"), scenario, timeout)
+        golden = _Kill(CrashStage(self._folder / "golden"), scenario, timeout)
         if (problem := golden.run(trace=True)) is not None:
             raise AssertionError(f"the run without a kill fails:\n{problem}")
         acted = {_tool_of(attempt.key) for attempt in golden.stage.world.attempts()}
@@ -141,7 +141,7 @@ class CrashRunner:
         problems: list[str] = []
         killed = 0
         for number, point in enumerate(points):
-            case = _Case(CrashStage(self._folder / str(number)), scenario, timeout, frozenset(acted))
+            case = _Kill(CrashStage(self._folder / str(number)), scenario, timeout, frozenset(acted))
             problem = case.run(at=point)
             killed += case.killed
             problem = problem or case.run(verify=True)
@@ -165,7 +165,7 @@ class CrashRunner:
         return f"repeat with: HOLDFAST_CRASH_AT={point} HOLDFAST_CRASH_SEED={seed} pytest '{self._name}'"
 
 
-class _Case:
+class _Kill:
     """The processes of one kill."""
 
     def __init__(

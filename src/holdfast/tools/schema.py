@@ -31,7 +31,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 import holdfast
-from holdfast.deps import wanted_deps
+from holdfast.deps import deps_type
 from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.tools.context import Context
@@ -146,7 +146,7 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
         key: portable[key] for key in ("type", "properties", "required", "additionalProperties") if key in portable
     }
     ordered |= {key: portable[key] for key in sorted(portable.keys() - ordered.keys())}
-    context, deps = next(((name, wanted_deps(hint)) for name, hint in contexts.items()), (None, None))
+    context, deps = next(((name, deps_type(hint)) for name, hint in contexts.items()), (None, None))
     return ParameterSchema(ordered, context, model, fields, schema, deps, nulls)
 
 

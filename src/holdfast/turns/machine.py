@@ -35,7 +35,7 @@ from holdfast.turns.state import (
     TurnState,
     UsedUp,
     find_repetition,
-    joined,
+    join_notes,
     make_step,
 )
 
@@ -332,7 +332,7 @@ def go_on(state: TurnState, id: int, note: str | None = None) -> TurnState:
         return _out(state, out)
     advice = last_step(state)
     if found is not None and not found.known:
-        advice = joined(found.advice, advice)
+        advice = join_notes(found.advice, advice)
     return replace(state, awaited=Checkpoint(id, "after_work", note, advice))
 
 

@@ -17,7 +17,6 @@ from holdfast.effects.canonical import as_declared, decode_value, encode_value, 
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.performer import idempotency_key
 from holdfast.policy import limits
-from holdfast.policy.limits import Consumption
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys, lists
 from holdfast.processes.state import TaskCall
@@ -217,7 +216,7 @@ class HostCalls:
         used = (await read_conversation(self._store, session)).used
         today = day_of(self._store.clock.read().wall)
         day, total = [used_by_spend(await self._store.spent(agent.name, each)) for each in (today, None)]
-        ahead = Consumption(tool_calls=1, background=1)
+        ahead = limits.Consumption(tool_calls=1, background=1)
         out = limits.find_exceeded_budget(own, session=used, day=day, total=total, ahead=ahead)
         if out is not None:
             raise errors.CallOverBudget(session, out.code, out.message)

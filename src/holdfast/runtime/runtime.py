@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from holdfast.events import Event
     from holdfast.memory import Memory
-    from holdfast.models.prices import Price
     from holdfast.processes import definition
     from holdfast.records import Status
     from holdfast.runtime.turn import TurnOutcome
@@ -149,7 +148,7 @@ class Runtime:
         concurrency: int = limits.CONCURRENCY,
         drive: bool = True,
         only: str | None = None,
-        own_prices: Mapping[str, Price] | None = None,
+        own_prices: Mapping[str, prices.Price] | None = None,
         can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
         mirror: Path | str | None = None,
         hooks: Sequence[Hooks] = (),

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.records import JournalKind, Status
-    from holdfast.store.spending import Spend, SpendingAudit, SpendOf
     from holdfast.store.transaction import Transaction
 
 
@@ -57,7 +56,7 @@ class Tombstone(msgspec.Struct, frozen=True):
     updated: int
     at: int
     """When it was pruned, in wall milliseconds."""
-    spent: tuple[tuple[int, Spend], ...] = ()
+    spent: tuple[tuple[int, spending.Spend], ...] = ()
     """The spending of its records, by day."""
 
 
@@ -121,7 +120,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
     detail: str
     key: str
     """The key of its first input."""
-    spent: tuple[tuple[int, Spend], ...] = ()
+    spent: tuple[tuple[int, spending.Spend], ...] = ()
 
     def apply(self, tx: Transaction) -> Tombstone:
         table = tx.rows.retention
@@ -146,7 +145,7 @@ class ForgetSession(Command[Forgotten], frozen=True):
     """Remove a session with everything that belongs to it, also while it is driven: its holder can't write any more."""
 
     session: str
-    spend_of: SpendOf
+    spend_of: spending.SpendOf
     """The spending of each record: what was spent stays counted."""
     forks: bool = False
     memory: tuple[str, ...] | None = None
@@ -296,7 +295,7 @@ def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
 
 
 def audit_tombstones(
-    reader: Reader, rows: Iterable[JournalRow], tally: SpendingAudit
+    reader: Reader, rows: Iterable[JournalRow], tally: spending.SpendingAudit
 ) -> Iterator[tuple[str, str, str]]:
     """Violated invariants of the tombstones: rule, place, finding. Adds their spending to the spending audit."""
     alive = {row.id for row in rows}

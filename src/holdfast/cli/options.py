@@ -61,7 +61,7 @@ class CommandGroup(typer.Typer):
         return lambda function: _declare(register, function)
 
     def listing(self) -> Callable[[Function], Function]:
-        """Declare what the group does without a command."""
+        """Declare the function of the group when no command follows."""
         register = super().callback(invoke_without_command=True)
         return lambda function: _declare(register, function, alone=True)
 

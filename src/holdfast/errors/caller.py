@@ -128,13 +128,13 @@ class ForeignLoop(ErrorFields, UsageError):
 
 
 class TelemetryMissing(ErrorFields, UsageError):
-    """Tracing was asked for, and OpenTelemetry is not installed. Nothing was opened."""
+    """Tracing is configured, but OpenTelemetry is not installed. Nothing was opened."""
 
     _message = "tracing needs OpenTelemetry; install it with: pip install 'holdfast[otel]'"
 
 
 class TelemetryUnconfigured(ErrorFields, UsageError):
-    """Tracing was asked for, and there is no place to which spans could go. Nothing was opened."""
+    """Tracing is configured, but there is no place to export spans to. Nothing was opened."""
 
     reason: str
     _message = """{reason}; give Telemetry(endpoint="http://127.0.0.1:4318"), set OTEL_EXPORTER_OTLP_ENDPOINT, or call

@@ -784,7 +784,7 @@ class Runtime:
 
 
 def close_after(runtime: Runtime, rest: Callable[[], Awaitable[object]]) -> None:
-    """Let `runtime.close` call `rest` at its end, which closes what was opened for it."""
+    """Let `runtime.close` call `rest` at its end, to close the resources of its opener."""
     runtime._close_rest = rest  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 

@@ -146,7 +146,7 @@ class ForgetSession(Command[Forgotten], frozen=True):
 
     session: str
     spend_of: spending.SpendOf
-    """The spending of each record: what was spent stays counted."""
+    """The spending of each record. It stays counted."""
     forks: bool = False
     memory: tuple[str, ...] | None = None
     """The scopes of memory that go with it; None: those with the ids of the sessions."""
@@ -200,7 +200,7 @@ class ForgetSession(Command[Forgotten], frozen=True):
         return list(found.values())
 
     def _keep_spending(self, tx: Transaction, rows: Sequence[JournalRow], stones: Sequence[Tombstone]) -> None:
-        """Keep what the records have spent, which is counted already, for later audits and counts."""
+        """Keep the spending of the records, already counted, for later audits and counts."""
         reader, since = tx.rows.reader(), tx.rows.spending.since()
         spends, unsure = spending.spent_in_all(reader, rows, self.spend_of, MAX_INT)
         for stone in stones:

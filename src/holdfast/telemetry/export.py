@@ -298,7 +298,7 @@ class CollectorTarget:
             _log.warning("%d spans are dropped so far: %s", self.dropped, reason)
 
     async def close(self, seconds: float) -> None:
-        """Send what is left within `seconds`; drop the rest."""
+        """Send the queue within `seconds`; drop the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._sending:  # the request under way
@@ -522,7 +522,7 @@ class SpanExport:
         return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}" if found.is_valid else ""
 
     async def close(self, seconds: float) -> None:
-        """Send what is left; drop what can't be sent within `seconds`."""
+        """Send the queue; drop spans that can't be sent within `seconds`."""
         await self._target.close(seconds)
 
 

@@ -172,7 +172,7 @@ class Tracer:
         self._woken.set()
 
     async def close(self, seconds: float) -> None:
-        """Export what is durable, within `seconds`."""
+        """Export durable spans within `seconds`."""
         until = asyncio.get_running_loop().time() + seconds
         for task in self._tasks:
             task.cancel()

@@ -569,7 +569,7 @@ class ResponsesWriter(ReplyWriter):
                 return {"type": "output_text", "text": words, "annotations": []}
 
     def _frame(self, index: int, part: Part, happened: str, words: str) -> bytes:
-        """Write the begin or the end of what is inside an item; nothing is inside a call."""
+        """Write the begin or the end of the content of an item; a call has none."""
         _, _, frame, place = _RESPONSES_PIECES[type(part)]
         data = {**place, "part": self._words(part, words)}
         return self._inside(index, part, f"response.{frame}.{happened}", data) if frame else b""

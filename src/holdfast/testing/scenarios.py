@@ -166,8 +166,6 @@ class CrashRunner:
 
 
 class _Kill:
-    """The processes of one kill."""
-
     def __init__(
         self,
         stage: CrashStage,
@@ -259,5 +257,4 @@ def _load_runtime() -> None:
 
 
 def _tool_of(key: str) -> str:
-    """The tool of the key of a call."""
     return key.rpartition("/")[2].partition(".")[2].partition("#")[0]

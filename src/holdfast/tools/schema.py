@@ -197,7 +197,6 @@ def _resolve_hint(annotation: Any, names: dict[str, Any]) -> Any:  # annotations
 
 
 def _is_context(hint: object) -> bool:
-    """True if the annotation is `Context` or `Context | None`."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _is_context(get_args(hint)[0])

@@ -852,7 +852,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
     # ---- forgetting ----
 
     def working_for(self, session: str) -> list[str]:
-        """The journals that work for a session, or were given to it."""
+        """The journals that work for a session or were transferred to it."""
         given = self._all(_GIVEN_TO, canonical({"session": session}))
         rows = self._all("SELECT id FROM journals WHERE session = ? ORDER BY no", session)
         return [journal for (journal,) in (*rows, *given)]

@@ -526,7 +526,7 @@ class ProcessPruned(ProcessUnknown):
 
     process: str
     status: str
-    """How it ended."""
+    """Its final status."""
     at: int
     """When it was pruned, in wall milliseconds."""
     _message = "the process {process!r} ended as {status} and was pruned since; prune later where results are asked for"
@@ -802,7 +802,7 @@ class JournalPruned(JournalMissing):
         )
         self.journal = journal
         self.status = status
-        """How it ended."""
+        """Its final status."""
         self.at = at
         """When it was pruned, in wall milliseconds."""
         self.same = same

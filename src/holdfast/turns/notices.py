@@ -4,7 +4,7 @@
     ...what they are, in our words
     <notification id="17" kind="task" task="k-9f3a" title="index_files succeeded">
     | 4,120 files were indexed
-    | (whatever else the tool said)
+    | (the rest of the output)
     </notification>
     </notifications>
 

@@ -238,7 +238,7 @@ async def deny(request: Request) -> Response:
 async def refuse(_: Request, error: Exception) -> Response:
     """Errors of Holdfast say who can act; the caller gets 4xx, and may retry what the store refused."""
     known: dict[type, int] = {hf.KeyConflict: 409, hf.errors.ApprovalUnknown: 409, hf.errors.ApprovalClosed: 409}
-    known |= {hf.errors.TurnUnknown: 404, hf.errors.JournalMissing: 404, hf.errors.RateExceeded: 429}
+    known |= {hf.errors.TurnUnknown: 404, hf.errors.RateExceeded: 429, hf.errors.RuntimeStopped: 503}
     by_actor = {"caller": 400, "store": 503}
     code = known.get(type(error)) or by_actor.get(getattr(error, "actor", ""), 500)
     return JSONResponse({"error": type(error).__name__, "message": str(error)}, code)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
     from pathlib import Path
 
+    from tests.programs import Programs
+
 TOKENS = "t-ada=customer:ada@example.org t-bob=customer:bob@example.org t-grace=staff:grace"
 HEAVY, REST, SMALL = "Please refund o-2, it is too heavy.", "Please refund the rest of o-2.", "Please refund o-3."
 EDITED = 40_000
@@ -27,7 +29,7 @@ class Desk:
     """A server, and those who write to it."""
 
     def __init__(self, server: Server, shop: Path, http: aiohttp.ClientSession) -> None:
-        self.ada, self.bob, self.grace = (Client(http, server, f"t-{name}") for name in ("ada", "bob", "grace"))
+        self.ada, self.bob, self.grace = (Client(http, f"t-{name}", server) for name in ("ada", "bob", "grace"))
         self._shop = shop
 
     async def write(self, customer: Client, key: str, words: str) -> str:
@@ -77,15 +79,15 @@ async def _play(server: Server, folder: Path) -> None:
         assert desk.refunds() == [("o-2", EDITED), ("o-3", 990)]
 
 
-async def _play_killed(folder: Path, kills: list[str | float]) -> int:
+async def _play_killed(programs: Programs, folder: Path, kills: list[str | float]) -> int:
     """Play while the server is killed: at crash points, or so many seconds after it began to serve."""
-    server = Server("refund_desk.py", folder, DESK_TOKENS=TOKENS)
+    server = Server(programs, "refund_desk.py", folder, DESK_TOKENS=TOKENS)
 
     def run() -> None:
         for kill in kills:
             if isinstance(kill, str):
                 server.start(kill)
-                assert server.wait() == KILLED, f"{kill}: {server.log.read_text()}"
+                assert server.wait() == KILLED, f"{kill}: {server.log}"
             else:
                 server.start()
                 server.kill_after(kill)
@@ -100,30 +102,34 @@ async def _play_killed(folder: Path, kills: list[str | float]) -> int:
     return server.kills
 
 
-async def test_a_desk_that_is_killed_at_named_moments_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    assert await _play_killed(tmp_path, ["tool.after_run:2", "turn.before_park:1"]) == 3  # and at the end
+async def test_a_desk_that_is_killed_at_named_moments_loses_and_doubles_nothing(
+    programs: Programs, tmp_path: Path
+) -> None:
+    assert await _play_killed(programs, tmp_path, ["tool.after_run:2", "turn.before_park:1"]) == 3  # and at the end
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(600)
-async def test_a_desk_that_is_killed_at_random_moments_loses_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_a_desk_that_is_killed_at_random_moments_loses_and_doubles_nothing(
+    programs: Programs, tmp_path: Path
+) -> None:
     seed = int(os.environ.get("TORTURE_SEED") or random.randrange(1 << 30))
     print(f"repeat with: TORTURE_SEED={seed} python -m pytest -s {__file__} -m torture -k random")
     chance = random.Random(seed)
-    for number in range(15):
+    for number in range(8):
         folder = tmp_path / str(number)
         folder.mkdir()
-        await _play_killed(folder, [chance.uniform(0, 0.12) for _ in range(6)])
+        await _play_killed(programs, folder, [chance.uniform(0, 0.12) for _ in range(6)])
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Server, Path]]:
+def server(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Server, Path]]:
     folder = tmp_path_factory.mktemp("desk")
-    running = Server("refund_desk.py", folder, DESK_TOKENS=TOKENS)
+    running = Server(programs, "refund_desk.py", folder, DESK_TOKENS=TOKENS)
     running.start()
     yield running, folder
-    assert running.stop() == -signal.SIGTERM, running.log.read_text()
-    assert "Traceback" not in running.log.read_text()
+    assert running.stop() == -signal.SIGTERM, running.log
+    assert "Traceback" not in running.log
 
 
 @pytest.fixture

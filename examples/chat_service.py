@@ -180,4 +180,5 @@ class Server(uvicorn.Server):
 
 if __name__ == "__main__":
     logs.configure()
-    Server(uvicorn.Config(app, host="127.0.0.1", port=int(os.environ.get("PORT", "8001")))).run()
+    port = int(os.environ.get("PORT", "8001"))
+    Server(uvicorn.Config(app, host="127.0.0.1", port=port, limit_concurrency=1_000)).run()

@@ -265,4 +265,4 @@ app = Starlette(
 
 if __name__ == "__main__":
     logs.configure()
-    uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("PORT", "8000")))
+    uvicorn.run(app, host="127.0.0.1", port=int(os.environ.get("PORT", "8000")), limit_concurrency=1_000)

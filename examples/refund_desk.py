@@ -48,9 +48,10 @@ STORE: Final = os.environ.get("DESK_STORE", "refund-desk.db")
 SHOP: Final = os.environ.get("DESK_SHOP", "shop.db")
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, customer TEXT, title TEXT, cents INTEGER);
-CREATE TABLE IF NOT EXISTS refunds (key TEXT PRIMARY KEY, order_id TEXT, cents INTEGER, reason TEXT);
+CREATE TABLE IF NOT EXISTS refunds (key TEXT PRIMARY KEY, order_id TEXT UNIQUE, cents INTEGER, reason TEXT);
 INSERT OR IGNORE INTO orders VALUES ('o-1', 'ada@example.org', 'Emma', 1250);
 INSERT OR IGNORE INTO orders VALUES ('o-2', 'ada@example.org', 'Encyclopaedia, 30 volumes', 89000);
+INSERT OR IGNORE INTO orders VALUES ('o-4', 'ada@example.org', 'Ulysses, first edition', 24000);
 INSERT OR IGNORE INTO orders VALUES ('o-3', 'bob@example.org', 'Dracula', 990);
 """
 T = TypeVar("T")
@@ -71,15 +72,17 @@ class Shop:
         rows = self.db.execute(f"SELECT id, title, cents, ({refunded}) FROM orders WHERE customer = ?", (customer,))
         return [dict(zip(("id", "title", "cents", "refunded"), row, strict=True)) for row in rows]
 
-    def refund(self, key: str, customer: str, order: str, cents: int, reason: str) -> None:
+    def refund(self, key: str, customer: str, order: str, cents: int, reason: str) -> bool:
+        """Book a refund; False if it can't be. An order is refunded once: no large refund comes in small pieces."""
         with self.lock, self.db:
             self.db.execute("BEGIN IMMEDIATE")
             if self.db.execute("SELECT 1 FROM refunds WHERE key = ?", (key,)).fetchone():
-                return  # an interrupted call that is repeated
-            left = {each["id"]: each["cents"] - each["refunded"] for each in self.orders(customer)}
-            if cents > left.get(order, 0):
-                raise ValueError(f"only {left.get(order, 0)} cents of order {order} can be refunded")
+                return True  # an interrupted call that is repeated
+            found = [each for each in self.orders(customer) if each["id"] == order and not each["refunded"]]
+            if not found or cents > found[0]["cents"]:
+                return False
             self.db.execute("INSERT INTO refunds VALUES (?, ?, ?, ?)", (key, order, cents, reason))
+            return True
 
 
 @asynccontextmanager
@@ -100,8 +103,9 @@ def find_orders(ctx: hf.Context[Shop]) -> list[dict[str, Any]]:
 
 @hf.tool(idempotent=True)  # the shop books once for each key, so the runtime may repeat an interrupted call
 def refund(ctx: hf.Context[Shop], order_id: str, cents: Annotated[int, Field(gt=0)], reason: str) -> str:
-    """Refund cents of an order of this customer."""
-    ctx.deps.refund(ctx.idempotency_key, ctx.metadata["customer"], order_id, cents, reason)
+    """Refund cents of an order of this customer, once for each order."""
+    if not ctx.deps.refund(ctx.idempotency_key, ctx.metadata["customer"], order_id, cents, reason):
+        raise hf.ToolRetry(f"order {order_id} is unknown, was refunded before, or cost less")
     return f"refunded {cents} cents of order {order_id}"
 
 
@@ -123,8 +127,7 @@ def script(request: hf.ModelRequest) -> Any:
     if len(results) == 1:
         named = [order for order in results[0].content if order["id"] in asked]
         if named:
-            left = named[0]["cents"] - named[0]["refunded"]
-            return call(refund, order_id=named[0]["id"], cents=left, reason=asked)
+            return call(refund, order_id=named[0]["id"], cents=named[0]["cents"], reason=asked)
         return text(json.dumps(asdict(Answer("Which order do you mean? Please give its number."))))
     done = re.search(r"refunded (\d+) cents", str(results[1].content))
     cents = int(done[1]) if done and results[1].state == "ok" else 0

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from tests.programs import Programs
 
 TOKENS = "t-ada=customer:ada@example.org t-bob=customer:bob@example.org t-grace=staff:grace"
-HEAVY, REST, SMALL = "Please refund o-2, it is too heavy.", "Please refund the rest of o-2.", "Please refund o-3."
+HEAVY, OTHER, SMALL = (
+    "Please refund o-2, it is too heavy.",
+    "Please refund o-4, it is no first edition.",
+    "Please refund o-3.",
+)
 EDITED = 40_000
 
 
@@ -68,9 +72,9 @@ async def _play(server: Server, folder: Path) -> None:
         small, large = await desk.write(desk.bob, "b1", SMALL), await desk.write(desk.ada, "a1", HEAVY)
         await desk.decide(HEAVY, "approve", cents=EDITED)
         assert (await desk.answer(desk.ada, large))["refunded_cents"] == EDITED
-        rest = await desk.write(desk.ada, "a2", REST)
-        await desk.decide(REST, "deny", reason="You have read it.")
-        denied = await desk.answer(desk.ada, rest)
+        other = await desk.write(desk.ada, "a2", OTHER)
+        await desk.decide(OTHER, "deny", reason="You have read it.")
+        denied = await desk.answer(desk.ada, other)
         assert denied["refunded_cents"] == 0
         assert "You have read it." in denied["reply"]
         assert (await desk.answer(desk.bob, small))["refunded_cents"] == 990
@@ -164,6 +168,13 @@ async def test_a_customer_gets_only_what_is_theirs(desk: Desk) -> None:
     assert (await desk.answer(desk.bob, path))["refunded_cents"] == 0
     assert desk.refunds() == []
     assert (await desk.grace.ask("GET", path))[0] == 403
+
+
+async def test_no_order_is_refunded_twice_to_get_a_large_refund_in_small_pieces(desk: Desk) -> None:
+    for key, cents in (("1", 990), ("2", 0)):
+        path = await desk.write(desk.bob, key, "Please refund o-3.")
+        assert (await desk.answer(desk.bob, path))["refunded_cents"] == cents
+    assert desk.refunds() == [("o-3", 990)]
 
 
 async def test_bad_requests_are_refused_by_name(desk: Desk) -> None:

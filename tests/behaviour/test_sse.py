@@ -99,20 +99,31 @@ async def test_the_stream_ends_when_the_runtime_is_closed() -> None:
         assert await reading == []
 
 
-async def test_a_reader_that_leaves_ends_the_reading() -> None:
+async def _waiting(ended: asyncio.Event) -> AsyncGenerator[hf.Event]:
+    """One event, and then none; `ended` is set when nobody reads any more."""
+    try:
+        yield hf.events.Gap(session="s", turn=None, at=0, seq=0, cursor="0", reason="")
+        await asyncio.Event().wait()
+    finally:
+        ended.set()
+
+
+async def test_a_reader_that_is_cancelled_while_nothing_happens_ends_the_reading() -> None:
     ended = asyncio.Event()
-
-    async def events() -> AsyncGenerator[hf.Event]:
-        try:
-            await asyncio.Event().wait()
-            yield hf.events.Gap(session="s", turn=None, at=0, seq=0, cursor="0", reason="")
-        finally:
-            ended.set()
-
-    reading = asyncio.create_task(_until(sse_stream(events(), heartbeat=0.01), lambda _: False))
+    events = _waiting(ended)
+    reading = asyncio.create_task(_until(sse_stream(events, heartbeat=0.01), lambda _: False))
     async with asyncio.timeout(PATIENCE):
         await asyncio.sleep(0.03)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
         await ended.wait()
+
+
+async def test_a_reader_that_leaves_after_an_event_ends_the_reading() -> None:
+    ended = asyncio.Event()
+    events = _waiting(ended)
+    frames = sse_stream(events)
+    assert len(await _until(frames, lambda frame: b"event: gap" in frame)) == 2
+    await frames.aclose()
+    assert ended.is_set()

@@ -147,7 +147,8 @@ async def follow(request: Request) -> Response:
 
 async def refuse(_: Request, error: Exception) -> Response:
     """Errors of Holdfast say who can act: the caller gets 4xx, and may retry what the store refused."""
-    known: dict[type, int] = {hf.KeyConflict: 409, hf.errors.RateExceeded: 429, hf.errors.RuntimeStopped: 503}
+    known: dict[type, int] = {hf.KeyConflict: 409, hf.errors.RateExceeded: 429}
+    known |= {hf.errors.JournalMissing: 404, hf.errors.RuntimeStopped: 503}
     code = known.get(type(error)) or {"caller": 400, "store": 503}.get(getattr(error, "actor", ""), 500)
     return JSONResponse({"error": type(error).__name__, "message": str(error)}, code)
 

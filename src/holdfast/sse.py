@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import CursorInvalid, InvalidArgument
 from holdfast.eventloop import cancel_all
 from holdfast.policy.rules import milliseconds
 
@@ -31,27 +31,34 @@ async def sse_stream(
     heartbeat: timedelta | float = 15.0,
     retry: timedelta | float = 0.5,
 ) -> AsyncGenerator[bytes]:
-    """Yield events in the format of server-sent events, and a comment after each `heartbeat` without one.
+    """Yield events in the format of server-sent events, and a comment whenever nothing was sent for `heartbeat`.
 
     `show` gives the name and the JSON data of an event for the reader, or None to leave it out; without it, all events
     are sent whole. `retry` is how long a browser waits before it reconnects. A slow reader holds up nobody: it gets a
-    `Gap` where live events are missing. Closing this stream closes `events`.
+    `Gap` where live events are missing. If the cursor is not one of this store (any more), the stream is one event
+    ``reset`` with an empty id, so that browsers come back without one. Closing this stream closes `events`.
     """
-    seconds, coming = milliseconds(heartbeat) / 1000, None
+    clock, seconds = asyncio.get_running_loop().time, milliseconds(heartbeat) / 1000
+    coming: asyncio.Future[Event] | None = None
     try:
         yield f"retry: {milliseconds(retry)}\n\n".encode()
+        due = clock() + seconds
         while True:
             coming = asyncio.ensure_future(anext(events)) if coming is None else coming
-            if not (await asyncio.wait((coming,), timeout=seconds))[0]:
-                yield b":\n\n"
-                continue
-            try:
-                event = coming.result()
-            except StopAsyncIteration:
-                return
-            coming = None
-            if (frame := _frame(event, show)) is not None:
-                yield frame
+            await asyncio.wait((coming,), timeout=max(0.0, due - clock()))
+            frame = None
+            if coming.done():
+                try:
+                    frame = _frame(coming.result(), show)
+                except StopAsyncIteration:
+                    return
+                except CursorInvalid:
+                    yield b"id\nevent: reset\ndata: {}\n\n"
+                    return
+                coming = None
+            if frame is not None or clock() >= due:
+                yield frame or b":\n\n"
+                due = clock() + seconds
     finally:
         if coming is not None:
             await cancel_all((coming,))

@@ -89,6 +89,28 @@ async def test_a_comment_is_sent_while_nothing_happens_and_no_event_is_lost_by_i
         assert ids == [event.cursor for event in whole]
 
 
+async def test_a_comment_is_sent_while_only_hidden_events_come() -> None:
+    async def events() -> AsyncGenerator[hf.Event]:
+        while True:
+            yield hf.events.Gap(session="s", turn=None, at=0, seq=0, cursor="0", reason="")
+            await asyncio.sleep(0.001)
+
+    frames = sse_stream(events(), lambda _: None, heartbeat=0.02)
+    assert await _until(frames, lambda frame: frame == b":\n\n") == [b"retry: 500\n\n", b":\n\n"]
+    await frames.aclose()
+
+
+async def test_a_reader_with_a_cursor_that_the_store_has_not_reached_is_sent_back_to_the_start() -> None:
+    agent = _agent()
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        turn = await session.send("hello")
+        ahead = [event async for event in turn.events()][-1].cursor
+        async with hf.open(None, agents=[agent]) as restored:  # from a backup that is older
+            frames = await _until(sse_stream(restored.session("s").events(after=ahead)), lambda _: False)
+    assert frames == [b"retry: 500\n\n", b"id\nevent: reset\ndata: {}\n\n"]
+
+
 async def test_the_stream_ends_when_the_runtime_is_closed() -> None:
     async with hf.open(None, agents=[_agent()]) as runtime:
         frames = sse_stream(runtime.session("s").events())

@@ -220,6 +220,7 @@ async def test_bad_requests_are_refused_by_name(worker: Server) -> None:
         assert (await ada.ask("POST", path, key="k", data=b" " * 100_000))[0] == 413
         assert (await ada.ask("POST", path, key="k", json={"text": "Hello"}))[0] == 202
         assert (await ada.ask("POST", path, key="k", json={"text": "Bye"}))[1]["error"] == "KeyConflict"
+        assert (await ada.ask("POST", "/chats/never/stop"))[0] == 404
         assert (await ada.ask("GET", "/chats/%20/events"))[1]["error"] == "InvalidId"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.errors import CursorInvalid, InvalidArgument
+from holdfast.errors import CursorInvalid, InvalidArgument, JournalMissing
 from holdfast.eventloop import cancel_all
 from holdfast.policy.rules import milliseconds
 
@@ -35,8 +35,9 @@ async def sse_stream(
 
     `show` gives the name and the JSON data of an event for the reader, or None to leave it out; without it, all events
     are sent whole. `retry` is how long a browser waits before it reconnects. A slow reader holds up nobody: it gets a
-    `Gap` where live events are missing. If the cursor is not one of this store (any more), the stream is one event
-    ``reset`` with an empty id, so that browsers come back without one. Closing this stream closes `events`.
+    `Gap` where live events are missing. If the store has not reached the cursor (an older backup was restored), or the
+    session is forgotten, the stream ends with an event ``reset`` and an empty id: browsers come back without one.
+    Closing this stream closes `events`.
     """
     clock, seconds = asyncio.get_running_loop().time, milliseconds(heartbeat) / 1000
     coming: asyncio.Future[Event] | None = None
@@ -52,7 +53,7 @@ async def sse_stream(
                     frame = _frame(coming.result(), show)
                 except StopAsyncIteration:
                     return
-                except CursorInvalid:
+                except (CursorInvalid, JournalMissing):
                     yield b"id\nevent: reset\ndata: {}\n\n"
                     return
                 coming = None

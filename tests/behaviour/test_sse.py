@@ -111,6 +111,17 @@ async def test_a_reader_with_a_cursor_that_the_store_has_not_reached_is_sent_bac
     assert frames == [b"retry: 500\n\n", b"id\nevent: reset\ndata: {}\n\n"]
 
 
+async def test_a_reader_of_a_session_that_is_forgotten_is_sent_back_to_the_start() -> None:
+    agent = _agent()
+    async with hf.open(None, agents=[agent]) as runtime:
+        session = runtime.session("s", agent=agent)
+        await (await session.send("hello")).outcome()
+        frames = sse_stream(session.events())
+        await _until(frames, lambda frame: b"event: turn_completed" in frame)
+        await runtime.forget("s")
+        assert await _until(frames, lambda _: False) == [b"id\nevent: reset\ndata: {}\n\n"]
+
+
 async def test_the_stream_ends_when_the_runtime_is_closed() -> None:
     async with hf.open(None, agents=[_agent()]) as runtime:
         frames = sse_stream(runtime.session("s").events())

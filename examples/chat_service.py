@@ -165,7 +165,7 @@ app = Starlette(
         Route("/chats/{chat}/stop", stop, methods=["POST"]),
         Route("/chats/{chat}/events", follow),
     ],
-    middleware=[Middleware(AuthenticationMiddleware, backend=Tokens(os.environ.get("CHAT_TOKENS", "")))],
+    middleware=[Middleware(AuthenticationMiddleware, backend=Tokens(os.environ["CHAT_TOKENS"]))],
     exception_handlers={hf.HoldfastError: refuse},
     lifespan=lifespan,
 )

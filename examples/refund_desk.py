@@ -261,7 +261,7 @@ app = Starlette(
         Route("/approvals/{id}/approve", approve, methods=["POST"]),
         Route("/approvals/{id}/deny", deny, methods=["POST"]),
     ],
-    middleware=[Middleware(AuthenticationMiddleware, backend=Tokens(os.environ.get("DESK_TOKENS", "")))],
+    middleware=[Middleware(AuthenticationMiddleware, backend=Tokens(os.environ["DESK_TOKENS"]))],
     exception_handlers={hf.HoldfastError: refuse},
     lifespan=lifespan,
 )

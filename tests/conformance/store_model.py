@@ -211,7 +211,8 @@ class MemoryTable:
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         chosen = (entry for entry in self._living(now) if scope in (None, entry.scope))
         return _memory_page(
-            [entry for entry in chosen if all(word in f"{entry.key}\n{entry.text}\n{entry.summary}" for word in words)], limit
+            [entry for entry in chosen if all(word in f"{entry.key}\n{entry.text}\n{entry.summary}" for word in words)],
+            limit,
         )
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:

@@ -383,8 +383,8 @@ ALTER TABLE inputs ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX records_handed ON records (journal, seq) WHERE substr(body, 1, 14) = x'7b2274223a2268616e646564222c';
 """
 _V9: Final = """
--- JSON values, summaries and metadata (a JSON object) in memory. `words` has what is searched for of a value: in the texts
--- of JSON, what stands after an escape begins a word.
+-- JSON values, summaries and metadata (JSON objects) in memory. `words` has the words of a value for the search: in
+-- JSON, a word may follow an escape.
 ALTER TABLE memories ADD COLUMN is_json  INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE memories ADD COLUMN summary  TEXT NOT NULL DEFAULT '';
 ALTER TABLE memories ADD COLUMN metadata TEXT;

@@ -192,7 +192,7 @@ def test_an_import_does_not_overwrite_unless_it_is_told_to(remembering: Shell) -
     put(remembering, "notes", "a", "two")
     done = remembering("memory", "import", "-", stdin=export)
     assert (done.returncode, values(remembering)) == (1, {"a": "two"})
-    assert "notes/a has another text" in done.stderr
+    assert "notes/a has another value" in done.stderr
     done = remembering("memory", "import", "-", "--overwrite", stdin=export)
     assert (done.returncode, values(remembering)) == (0, {"a": "one\n"})
 

@@ -190,7 +190,7 @@ async def put(
         str, typer.Argument(help="The text; without one, or for '-', standard input.", show_default=False)
     ] = "-",
     *,
-    as_json: Annotated[bool, flag("The text is JSON: store its value.", "--as-json")] = False,
+    parse: Annotated[bool, flag("The text is JSON: store its value.", "--parse")] = False,
     summary: Annotated[str, option("TEXT", "One line about it, for lists.", show_default=False)] = "",
     metadata: Annotated[str | None, option("OBJECT", "A JSON object of yours.")] = None,
     expect: ExpectOption = None,
@@ -202,7 +202,7 @@ async def put(
         raise CallInvalid("--metadata is no JSON object")
     async with _open_memory(shell.store, writes=True) as opened:
         text = _read_input() if value == "-" else value
-        found = _parse_value(text, "VALUE") if as_json else text
+        found = _parse_value(text, "VALUE") if parse else text
         entry = await Memory(opened, scope, by=_AUTHOR).put(
             key, found, summary=summary, metadata=cast("dict[str, Any]", more), expected=expect, ttl=ttl
         )

@@ -237,7 +237,7 @@ class MemoryCommands:
             raise ToolRetry("search needs query: the words to search for. Call it again with some.")
         return render_found(words, await self._memory.search(words, MAX_FOUND))
 
-    async def create(self, path: str, text: str, summary: str | None) -> str:
+    async def create(self, path: str, text: str, summary: str | None = None) -> str:
         place = parse_file_path(path)
         shown = place.shown
         value = parse_value(shown, text) if place.is_json else text
@@ -247,7 +247,7 @@ class MemoryCommands:
             raise FileExists(shown) from None
         return f"Created {shown}."
 
-    async def str_replace(self, path: str, old: str | None, new: str | None, summary: str | None) -> str:
+    async def str_replace(self, path: str, old: str | None, new: str | None, summary: str | None = None) -> str:
         entry = await self._entry(path)
         if not old:
             raise EditRefused(path_of_entry(entry), "old_str is missing; give the exact text to replace")
@@ -257,7 +257,7 @@ class MemoryCommands:
             raise EditRefused(path_of_entry(entry), str(error)) from None
         return await self._rewrite(entry, done.text, summary)
 
-    async def insert(self, path: str, line: int | None, text: str | None, summary: str | None) -> str:
+    async def insert(self, path: str, line: int | None, text: str | None, summary: str | None = None) -> str:
         """Add lines to a file after a line; 0 is its beginning."""
         entry = await self._entry(path)
         if line is None or text is None:

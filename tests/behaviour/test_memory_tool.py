@@ -365,8 +365,8 @@ async def test_rename_does_not_overwrite(commands: MemoryCommands, notes: Memory
 class Meddling(Memory):
     """A memory in which somebody else writes right after every read."""
 
-    async def get(self, key: str) -> Any:
-        entry = await super().get(key)
+    async def get(self, key: str, *, returns: type[Any] | None = None) -> Any:
+        entry = await super().get(key, returns=returns)
         await Memory(self._store, self.scope).put(key, "theirs")
         return entry
 

@@ -197,7 +197,7 @@ async def put(
     ttl: Annotated[float | None, option("SECONDS", "It expires after this time.")] = None,
 ) -> None:
     """Write an entry. A summary and metadata that are not given are empty afterwards."""
-    more = {} if metadata is None else _parse_value(metadata, "--metadata")
+    more: object = {} if metadata is None else _parse_value(metadata, "--metadata")
     if not isinstance(more, dict):
         raise CallInvalid("--metadata is no JSON object")
     async with _open_memory(shell.store, writes=True) as opened:

@@ -429,7 +429,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
             value, more = _decode_details(text, is_json, metadata)
         except (msgspec.DecodeError, TypeError, RecursionError):  # a damaged or hostile file can hold anything
             value, more, sound = text, {}, False
-        return MemoryEntry(*place, value, created, updated, expires, by, summary, more), sound
+        return MemoryEntry(*(*place, value, created, updated, expires, by, summary, more)), sound
 
     def _error(self, damaged: MemoryEntry) -> StoreError:
         return MemoryCorrupt(damaged.scope, damaged.key)
@@ -458,7 +458,7 @@ def _change_of(found: tuple[Any, ...]) -> MemoryChange:
         value, more = _decode_details(text, is_json, metadata)
     except (msgspec.DecodeError, TypeError, RecursionError):  # damaged: no checksum covers the history
         value, more = text, {}
-    return MemoryChange(*place, value, at, by, expires, summary, more)
+    return MemoryChange(*(*place, value, at, by, expires, summary, more))
 
 
 def _memory_crc(*row: object) -> int:

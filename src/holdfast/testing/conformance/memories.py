@@ -43,7 +43,8 @@ async def a_json_value_its_summary_and_metadata_survive_reopening(store: Store, 
     assert await store.memory_get("team", "k") == made
     (change,) = await store.memory_history("team", "k")
     assert (change.value, change.summary, change.metadata) == (value, "sizes, ☃", {"from": {"a": [1]}})
-    for number, given in enumerate((0, False, [], {}, 1.5, "null", "{}", ""), 2):
+    other: tuple[object, ...] = (0, False, [], {}, 1.5, "null", "{}", "")
+    for number, given in enumerate(other, 2):
         again = await store.memory_put("team", "k", given)
         assert (again.version, type(again.value), again.value) == (number, type(given), given)
         assert (again.summary, again.metadata) == ("", {})

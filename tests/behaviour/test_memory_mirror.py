@@ -217,10 +217,14 @@ async def test_an_edit_of_a_front_matter_is_taken_in_and_the_file_stays_as_it_wa
 async def test_a_text_that_looks_like_a_front_matter_of_memory_stays_a_text(world: World) -> None:
     await world.memory.put("a", "---\nmemory: json\n---\n{")
     await world.memory.put("b", "---\ntitle: x\n---\ntext")
+    longest, too_long = (f"---{' ' * spaces}\r\nmemory: json\n---\n[" for spaces in (20, 21))
+    await world.memory.put("c", longest)
+    await world.memory.put("d", too_long)
     await world.mirror.sync()
     (world.folder / INDEX_NAME).unlink()
     await world.mirror.sync()
-    assert await world.values() == {"a": "---\nmemory: json\n---\n{", "b": "---\ntitle: x\n---\ntext"}
+    texts = {"a": "---\nmemory: json\n---\n{", "b": "---\ntitle: x\n---\ntext", "c": longest, "d": too_long}
+    assert await world.values() == texts
     assert world.path("b").read_text(encoding="utf-8") == "---\ntitle: x\n---\ntext"
 
 

@@ -142,7 +142,7 @@ async def test_a_model_writes_and_edits_json(notes: Memory) -> None:
         call("memory", command="view"),
         call("memory", command="rename", old_path="/memories/sizes.json", new_path="/memories/people/ada.json"),
     )
-    assert '     1\t{\n     2\t  "hat": [\n' in said[1]
+    assert '     1\t{\n     2\t  "shoe": 38,\n     3\t  "hat": [\n' in said[1]
     assert "Edited /memories/sizes.json." in said[2]
     assert "\t/memories/sizes.json\n" in said[4]
     assert "Renamed /memories/sizes.json to /memories/people/ada.json." in said[5]

@@ -473,7 +473,8 @@ def _parse_export(text: str) -> list[ExportedEntry]:
             names.check_name("memory key", line.key)
             if line.value is None:
                 raise errors.InvalidArgument("memory value", None, "a text or a JSON value other than null")
-            canonical.check([line.value, line.metadata])
+            canonical.check(line.value)
+            canonical.check(line.metadata)
             names.check_line("summary", line.summary)
             if line.expires is not None:
                 names.check_int("expires", line.expires)

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from holdfast.store import MemoryChange, MemoryEntry, StoreLimits
 
 
-_OURS: Final = re.compile(r"---[ \t]*\r?\nmemory:")
+_OURS: Final = re.compile(r"---[ \t]{0,20}\r?\nmemory:")
+_LONGEST_BEGIN: Final = 32
+"""Bytes of the longest text that matches it."""
 _WHOLE: Final = re.compile(r"---[ \t]*\r?\n(?P<lines>.*?\n)---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _FORMS: Final = ("text", "json")
 
@@ -65,7 +67,7 @@ def file_text(of: MemoryEntry | MemoryChange) -> str:
 
 def has_front_matter(data: bytes) -> bool:
     """True if a file begins like one with a front matter."""
-    return _OURS.match(data[:100].decode(errors="replace")) is not None
+    return _OURS.match(data[:_LONGEST_BEGIN].decode(errors="replace")) is not None
 
 
 def max_file_bytes(limits: StoreLimits) -> int:

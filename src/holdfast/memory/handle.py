@@ -65,7 +65,8 @@ class Memory:
         try:
             return replace(entry, value=decode(canonical_json(entry.value)))
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
-            raise MemoryMisfit(self.scope, key, repr(returns), str(error)) from error
+            wanted = getattr(returns, "__qualname__", repr(returns))
+            raise MemoryMisfit(self.scope, key, wanted, str(error)) from error
 
     async def put(
         self,

@@ -152,7 +152,7 @@ class DeleteMemory(Command[MemoryEntry | None], frozen=True):
 
 def text_of(value: object) -> str:
     """A value as people and models read it: a text as it is, and any other value as indented JSON."""
-    return value if isinstance(value, str) else msgspec.json.format(canonical_json(value), indent=2).decode()
+    return value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def size_of(entry: MemoryEntry) -> int:

@@ -421,7 +421,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
             value, more = _decode_details(text, is_json, metadata)
         except (msgspec.DecodeError, TypeError, RecursionError):  # a damaged or hostile file can hold anything
             value, more, sound = text, {}, False
-        return MemoryEntry(*(*place, value, created, updated, expires, by, summary, more)), sound
+        fields: list[Any] = [*place, value, created, updated, expires, by, summary, more]
+        return MemoryEntry(*fields), sound
 
     def _error(self, damaged: MemoryEntry) -> errors.StoreError:
         return errors.MemoryCorrupt(damaged.scope, damaged.key)
@@ -450,7 +451,8 @@ def _change_of(found: tuple[Any, ...]) -> MemoryChange:
         value, more = _decode_details(text, is_json, metadata)
     except (msgspec.DecodeError, TypeError, RecursionError):  # damaged: no checksum covers the history
         value, more = text, {}
-    return MemoryChange(*(*place, value, at, by, expires, summary, more))
+    fields: list[Any] = [*place, value, at, by, expires, summary, more]
+    return MemoryChange(*fields)
 
 
 def _memory_crc(*row: object) -> int:

@@ -220,10 +220,13 @@ async def test_a_text_that_looks_like_a_front_matter_of_memory_stays_a_text(worl
     longest, too_long = (f"---{' ' * spaces}\r\nmemory: json\n---\n[" for spaces in (20, 21))
     await world.memory.put("c", longest)
     await world.memory.put("d", too_long)
+    await world.memory.put("e", "---\nmemory: text\nsummary: x\n---\ntext")
     await world.mirror.sync()
     (world.folder / INDEX_NAME).unlink()
-    await world.mirror.sync()
+    report = await world.mirror.sync()
+    assert (report.refused, report.conflicts) == ((), ())
     texts = {"a": "---\nmemory: json\n---\n{", "b": "---\ntitle: x\n---\ntext", "c": longest, "d": too_long}
+    texts["e"] = "---\nmemory: text\nsummary: x\n---\ntext"
     assert await world.values() == texts
     assert world.path("b").read_text(encoding="utf-8") == "---\ntitle: x\n---\ntext"
 

@@ -88,6 +88,17 @@ def check_string(what: str, value: object) -> str:
     return value
 
 
+def check_line(what: str, value: object) -> str:
+    """Return a text of one line, which may be empty; raises `InvalidId` for any other value."""
+    text = check_string(what, value)
+    for character in text:
+        if unicodedata.category(character) in {"Cc", "Zl", "Zp"}:
+            raise InvalidId(what, value, f"it has the character U+{ord(character):04X}, and one line is wanted")
+    if text != text.strip():
+        raise InvalidId(what, value, "it begins or ends with white space")
+    return text
+
+
 MAX_INT: Final = 2**62
 """Larger than any time, size, position or count, and safe in every store."""
 

@@ -173,7 +173,7 @@ class MemoryTable:
         return changes[-1].version if changes else 0
 
     def usage(self, scope: str, now: int) -> MemoryScope:
-        sizes = [size_of(entry.key, entry.value) for entry in self._living(now) if entry.scope == scope]
+        sizes = [size_of(entry) for entry in self._living(now) if entry.scope == scope]
         return MemoryScope(scope, len(sizes), sum(sizes))
 
     def put(self, entry: MemoryEntry) -> None:
@@ -195,7 +195,7 @@ class MemoryTable:
         for changes in self._changes.values():
             for place, change in enumerate(changes):
                 if change.value is not None and is_forgotten(change, now) and forgotten < limit:
-                    changes[place] = replace(change, value=None)
+                    changes[place] = replace(change, value=None, summary="", metadata={})
                     forgotten += 1
         return forgotten
 
@@ -211,7 +211,8 @@ class MemoryTable:
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         chosen = (entry for entry in self._living(now) if scope in (None, entry.scope))
         return _memory_page(
-            [entry for entry in chosen if all(word in f"{entry.key}\n{entry.value}" for word in words)], limit
+            [entry for entry in chosen if all(word in f"{entry.key}\n{entry.text}\n{entry.summary}" for word in words)],
+            limit,
         )
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:

@@ -398,16 +398,25 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         key=keys,
-        value=st.sampled_from(("apple", "pear apple", "", None)),
+        value=st.sampled_from(("apple", "pear apple", "", None, ["apple"], {"pear": 1.5})),
+        summary=st.sampled_from(("", "apple")),
+        metadata=st.sampled_from((None, {"a": 1})),
         expected=st.sampled_from((None, None, 0, 1, 2)),
         life=st.sampled_from((None, 300, 2_000)),
     )
-    def remember_or_forget(self, key: str, value: str | None, expected: int | None, life: int | None) -> None:
+    def remember_or_forget(
+        self,
+        key: str,
+        value: object,
+        summary: str,
+        metadata: dict[str, int] | None,
+        expected: int | None,
+        life: int | None,
+    ) -> None:
         expires = None if life is None else self._clock.read().wall + life
         if value is not None:
-            self._both(
-                "memory_put", lambda side: side.store.memory_put("m", key, value, expected=expected, expires=expires)
-            )
+            details: Any = {"summary": summary, "metadata": metadata, "expected": expected, "expires": expires}
+            self._both("memory_put", lambda side: side.store.memory_put("m", key, value, **details))
         elif life is None:
             self._both("memory_delete", lambda side: side.store.memory_delete("m", key, expected=expected))
         else:

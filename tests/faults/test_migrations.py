@@ -51,13 +51,13 @@ async def _store_of_schema(version: int, path: Path) -> None:
     _as_of_schema(version, path)
 
 
-def _as_of_schema(version: int, path: Path) -> None:
-    """Put all that a store has into the tables of an older schema, beside it."""
+def _as_of_schema(version: int, path: Path, *tables: str) -> None:
+    """Put all that a store has, or what it has in these tables, into those of an older schema, beside it."""
     connection: Any = apsw.Connection(str(path))
     old: Any = apsw.Connection(str(path.with_suffix(".old")))
     for script in MIGRATIONS[:version]:
         old.execute(script)
-    for table in TABLES:
+    for table in tables or TABLES:
         columns = [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
         listed, places = ", ".join(columns), ", ".join("?" * len(columns))
         for row in connection.execute(f"SELECT {listed} FROM {table}"):
@@ -129,6 +129,25 @@ async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, ver
         assert [found.title for found in await store.next_notifications("idle")] == ["done"]
         assert [found.key for found in (await store.memory_search(None, "hello")).entries] == ["greeting"]
         assert [line.id for line in await store.journals(session="idle", role="task")] == ["task"]
+        assert await check(store) == []
+
+
+@pytest.mark.parametrize("version", range(3, 9))
+async def test_texts_in_the_memory_of_an_older_store_stay_sound_and_are_found(tmp_path: Path, version: int) -> None:
+    async with hf.open_store(tmp_path / "store.db") as store:
+        await store.memory_put("team", "greeting", "hello\\nothing", by="clerk")
+        before = await store.memory_put("team", "greeting", "hello there", expected=1)
+    _as_of_schema(version, tmp_path / "store.db", *TABLES, "memories", "memory_changes")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert await store.memory_get("team", "greeting") == before
+        assert (await store.memory_search(None, "hello there")).entries == [before]
+        assert [change.value for change in await store.memory_history("team", "greeting")] == [
+            "hello there",
+            "hello\\nothing",
+        ]
+        await store.memory_put("team", "greeting", {"say": "hello"}, summary="a greeting", expected=2)
+        assert len((await store.memory_search(None, "say hello greeting")).entries) == 1
+        assert (await store.memory_search(None, "there")).entries == []
         assert await check(store) == []
 
 

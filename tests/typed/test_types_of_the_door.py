@@ -107,6 +107,19 @@ async def test_a_process_gives_the_value_that_it_declares() -> None:
         assert await (await runtime.start(bill_twice, "ada")).result() == 16
 
 
+async def test_memory_gives_the_type_that_is_asked_for() -> None:
+    async with hf.open(None) as runtime:
+        memory = runtime.memory("s")
+        await memory.put("k", Invoice(7))
+        entry = await memory.get("k", returns=Invoice)
+        assert entry is not None
+        assert_type(entry.value, Invoice)
+        assert entry.value == Invoice(7)
+        plain = await memory.get("k")
+        assert plain is not None
+        assert_type(plain.value, Any)
+
+
 async def test_a_direct_question_gives_the_type_that_is_asked_for() -> None:
     async with hf.open(None) as runtime:
         answer = await runtime.complete(_model(), "how much?", output=Invoice)

@@ -157,7 +157,10 @@ async def start(
 
     Exit code 0 when it completed, 3 when it waits, 1 when it failed, 4 when it was cancelled.
     """
-    kwargs = options.parse_json(arguments)
+    try:
+        kwargs = options.parse_json(arguments)
+    except CallInvalid:
+        kwargs = None
     if not isinstance(kwargs, dict):
         raise CallInvalid(f'{arguments!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\'')
     procedure, functions, agents, deps = _load_function(function)

@@ -60,8 +60,9 @@ class PayloadTooLarge(UsageError):
     """A payload is over its limit."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
-        elsewhere = "" if what in {"the attachment", "the blob"} else "store it as an attachment or "
-        super().__init__(f"{what} is {size:,} bytes, the limit is {limit:,}; {elsewhere}raise the limit")
+        other = {"the attachment": "", "the blob": "", "the summary": "shorten it or "}
+        instead = other.get(what, "store it as an attachment or ")
+        super().__init__(f"{what} is {size:,} bytes, the limit is {limit:,}; {instead}raise the limit")
         self.what = what
         self.size = size
         self.limit = limit
@@ -870,6 +871,16 @@ class ForkPointMissing(ErrorFields, UsageError):
     at: int
     head: int
     _message = "{journal!r} has no record {at:,} to fork at; it has the records 1 to {head:,}"
+
+
+class MemoryMisfit(ErrorFields, UsageError):
+    """The value of an entry of memory can't be read as the wanted type."""
+
+    scope: str
+    key: str
+    wanted: str
+    reason: str
+    _message = "the memory {key!r} of {scope!r} is no {wanted}: {reason}; read it without `returns`, or write it anew"
 
 
 class MemoryConflict(UsageError):

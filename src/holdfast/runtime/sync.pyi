@@ -22,6 +22,7 @@ from holdfast.agent import OutputT_co as OutputT_co
 from holdfast.clock import Clock as Clock
 from holdfast.deps import DepsSource as DepsSource
 from holdfast.events import Event as Event
+from holdfast.memory.handle import T as T2
 from holdfast.messages import Attachment as Attachment
 from holdfast.messages import Message as Message
 from holdfast.messages import Text as Text
@@ -48,7 +49,7 @@ from holdfast.runtime import session_records as session_records
 from holdfast.runtime.approvals import Approval as Approval
 from holdfast.runtime.host_call import CallStatus as CallStatus
 from holdfast.runtime.host_call import R as R2
-from holdfast.runtime.open import T as T2
+from holdfast.runtime.open import T as T3
 from holdfast.runtime.runtime import P as P
 from holdfast.runtime.runtime import R as R
 from holdfast.runtime.session import AbortedCall as AbortedCall
@@ -504,16 +505,34 @@ class SyncMemory:
     scope: Any
     def written_by(self, by: str) -> SyncMemory:
         """The same memory for another author."""
-    def get(self, key: str) -> MemoryEntry | None:
-        """The entry; None without one."""
+    @overload
+    def get(self, key: str, *, returns: None = None) -> MemoryEntry | None: ...
+    @overload
+    def get(self, key: str, *, returns: type[T2]) -> MemoryEntry[T2] | None: ...
+    def get(self, key: str, *, returns: type[Any] | None = None) -> MemoryEntry | None:
+        """The entry; None without one. Its value has the type `returns`, by default a text or plain JSON types."""
     def put(
-        self, key: str, value: str, *, expected: int | None = None, ttl: timedelta | float | None = None
+        self,
+        key: str,
+        value: object,
+        *,
+        summary: str = "",
+        metadata: Mapping[str, object] | None = None,
+        expected: int | None = None,
+        ttl: timedelta | float | None = None,
     ) -> MemoryEntry:
-        """Write an entry; returns it with its new version."""
-    def rewrite(self, entry: MemoryEntry, value: str) -> MemoryEntry:
+        """Write an entry, a text or a value with a JSON form; returns it with its new version."""
+    def rewrite(
+        self,
+        entry: MemoryEntry,
+        value: object,
+        *,
+        summary: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> MemoryEntry:
         """Replace the value of an entry if its version is still that of `entry`; keep its expiry."""
     def copy(self, entry: MemoryEntry, key: str) -> MemoryEntry:
-        """Write the value of `entry` under a free key, with the same expiry."""
+        """Write the value of `entry` under a free key, with the same expiry, summary and metadata."""
     def delete(self, key: str, *, expected: int | None = None) -> MemoryEntry | None:
         """Remove an entry; returns it, or None without one. Its history stays."""
     def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[MemoryEntry]:
@@ -523,7 +542,7 @@ class SyncMemory:
     def damaged(self, prefix: str = "") -> list[str]:
         """The keys of entries with a wrong checksum. Write them again, or restore them from a backup."""
     def search(self, words: str, limit: int | None = None) -> list[MemoryEntry]:
-        """Entries that contain all these words in key or value, best first. No word is an operator."""
+        """Entries that contain all these words in key, value or summary, best first. No word is an operator."""
     def history(self, key: str, limit: int | None = None) -> list[MemoryChange]:
         """The changes of an entry, newest first, also of a deleted one. The store keeps a limited number."""
 
@@ -578,7 +597,7 @@ class SyncEmitted:
 def open_sync(
     path: Path | str | None,
     *,
-    agents: Sequence[Agent[T2, Any]] = ...,
+    agents: Sequence[Agent[T3, Any]] = ...,
     durability: Durability = "power",
     lease_ms: int = ...,
     concurrency: int = ...,
@@ -593,7 +612,7 @@ def open_sync(
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
     processes: Sequence[AnyProcess] = ...,
-    deps: DepsSource[T2] = ...,
+    deps: DepsSource[T3] = ...,
     retention: timedelta | float | None = None,
     session_retention: timedelta | float | None = None,
     gate_interval: timedelta | float = ...,
@@ -603,6 +622,6 @@ def open_sync(
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager."""
 
 def run_sync(
-    agent: Agent[T2, OutputT], prompt: str, *, deadline: timedelta | float | None = None, deps: DepsSource[T2] = ...
+    agent: Agent[T3, OutputT], prompt: str, *, deadline: timedelta | float | None = None, deps: DepsSource[T3] = ...
 ) -> TurnOutcome[OutputT]:
     """Ask an agent once, on a temporary store in memory."""

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import errors, records
-from holdfast.effects.canonical import canonical
-from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
+from holdfast.effects.canonical import canonical, decode_value, encode_value
+from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_line, check_name, check_string, check_text
 from holdfast.policy.limits import LEASE_MS
 from holdfast.records import JOURNAL_KINDS, STATUSES, Admitted, Blob, Done, Ended, Handed, Opened
 from holdfast.secrets.redactor import Redactor
@@ -25,7 +25,7 @@ from holdfast.store.attachments import AttachmentSpool, StoredAttachment
 from holdfast.store.contract import Entry, Journal, JournalPreview, Lease, Owner, Reader, Receipt, Settlement, Wait
 from holdfast.store.folds import JournalPage, SaveFold
 from holdfast.store.lease import is_gone
-from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, words_of
+from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, text_of, words_of
 from holdfast.store.notifications import Notification, NotificationState, Notify, SettledByHand
 from holdfast.store.retention import Collected, Forgotten, Purged, Tombstone
 from holdfast.store.spending import DailySpend, Spend, SpendOf
@@ -835,22 +835,33 @@ class Store:
         self,
         scope: str,
         key: str,
-        value: str,
+        value: object,
         *,
+        summary: str = "",
+        metadata: Mapping[str, object] | None = None,
         expected: int | None = None,
         expires: int | None = None,
         by: str | None = None,
     ) -> MemoryEntry:
-        """Write an entry; answers it with its new version.
+        """Write an entry, a text or a value with a JSON form; answers it with its new version.
 
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires at
         `expires` (wall milliseconds). `MemoryFull` if its scope has no room.
         """
         _check_memory(scope, key)
-        _check_size("the value", check_string("memory value", value).encode(), self.limits.memory_bytes)
+        limits = self.limits
+        given = check_string("memory value", value) if isinstance(value, str) else encode_value(value)
+        if given == b"null":
+            raise errors.InvalidArgument("memory value", value, "a text or a JSON value other than null")
+        text = given if isinstance(given, str) else text_of(decode_value(given))
+        _check_size("the value", text.encode(), limits.memory_bytes)
+        _check_size("the summary", check_line("summary", summary).encode(), limits.memory_summary_bytes)
+        _check_type("metadata", metadata, Mapping, "a dictionary")
+        more = canonical(dict(metadata)) if metadata else None
+        _check_size("the metadata of the entry", more or b"", limits.memory_metadata_bytes)
         _check_optional(check_int, "expires", expires)
         _check_memory_change(expected, by)
-        return await self._submit(PutMemory(scope, key, value, expected, expires, by))
+        return await self._submit(PutMemory(scope, key, given, expected, expires, by, summary, more))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
         """The present entry; None without one. `MemoryCorrupt` if it is damaged."""

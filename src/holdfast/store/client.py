@@ -812,7 +812,7 @@ class Store:
         return found
 
     async def open_pump(self, session: str, *, ttl_ms: int = LEASE_MS) -> Lease:
-        """Hold the notifications of a session; `PumpHeld` while another pump does. What that one had is queued again."""
+        """Hold the notifications of a session; `PumpHeld` while another pump does."""
         check_id("session", session)
         check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
         try:

@@ -1,8 +1,8 @@
 """Pumps: a host that takes the notifications of one session itself, instead of the session's driver.
 
-A pump holds the lease of a small journal beside the session. While the lease is held, no driver delivers notifications to
-the session. A notification in the hands of a pump is claimed under the epoch of that lease, so a pump that lost the lease
-can't settle it any more. The end of a pump, clean or not, returns what it had claimed.
+A pump holds the lease of a small journal beside the session. While the lease is held, no driver delivers notifications
+to the session. A notification in the hands of a pump is claimed under the epoch of that lease, so a pump that lost the
+lease can't settle it any more. The end of a pump, clean or not, returns what it had claimed.
 """
 
 from __future__ import annotations

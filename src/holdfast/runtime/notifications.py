@@ -14,8 +14,8 @@ from holdfast.policy.limits import TICK
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session_driver import check_gate, is_gate_open
+from holdfast.store import Notification
 from holdfast.store.lease import LeaseHolder
-from holdfast.store.notifications import Notification
 from holdfast.turns.notices import format_notices
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class PumpedNotification:
 
     def __init__(self, pump: _Pump, notification: Notification) -> None:
         self._pump = pump
-        self.notification: Final = notification
-        self.id: Final = notification.id
+        self.notification: Final[Notification] = notification
+        self.id: Final[int] = notification.id
         """The same at each delivery: by it you know one that came before."""
 
     def __repr__(self) -> str:

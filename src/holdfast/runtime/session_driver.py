@@ -614,6 +614,7 @@ class SessionDrive(drive.JournalDrive):
         asked: list[Record] = [] if interruption.stop is None else [await self._admit(interruption.stop)]
         if self._agent is None or prepare(self._agent).sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
+        await self.context.processes.stop_items(self.session, run.run, interruption.ending.message)
         why = results.stop_reason(interruption.ending.status, interruption.ending.message)
         left = [
             msgspec.structs.replace(record, why=why)

@@ -16,6 +16,7 @@ from holdfast.cli.policy import DENIED
 from holdfast.cli.run import open_driver, open_session, silence_logs
 from holdfast.processes.keys import host_call_key, task_id
 from holdfast.processes.lists import glance_process
+from holdfast.runtime.host_call import check_arguments, find_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ async def call(
     *,
     given: Annotated[
         list[str] | None,
-        option("NAME=VALUE", "One argument: JSON, or a text as it is. May be repeated.", "--arg", "-a"),
+        option("NAME=VALUE", "An argument: JSON, or a text as it is. May be repeated.", "--arg", "-a"),
     ] = None,
     session: options.Session = None,
     as_id: options.As = None,
@@ -86,6 +87,7 @@ async def call(
         try:
             await opened.journal(id)
         except errors.JournalMissing:
+            check_arguments(find_tool(loaded, tool), values)  # a wrong call makes no session
             await opened.open_journal(id, "session", loaded.name)
         async with open_driver(opened, loaded, reference, id) as runtime:
             try:
@@ -141,7 +143,10 @@ async def _read_report(
     if status == "waiting":
         asked = [each for each in await runtime.approvals(session) if each.host_call == made.id]
         commands = [approvals.answer_commands(each, store) for each in asked]
-        answers = tuple(command for pair in commands for command in pair) or (hint(store, "inbox"),)
+        answers = tuple(command for pair in commands for command in pair)
+        if not answers:
+            line = await runtime.store.journal(made.id)
+            answers = tuple(item.answer for item in await approvals.tool_waits(runtime.store, line, store))
         return msgspec.structs.replace(report, disposition="waiting", answer=answers), status
     if status == "running":
         answers = (hint(store, "resume", session), hint(store, "tasks", made.id))

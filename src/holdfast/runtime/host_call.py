@@ -125,6 +125,31 @@ async def wait_for_call(context: RuntimeContext, id: str, *, parked: bool) -> Pr
         head = found.head
 
 
+def find_tool(agent: Agent, tool: AnyTool | str) -> AnyTool:
+    """The tool of an agent that a host may call; `ToolInvalid` if there is none."""
+    asked = tool.name if isinstance(tool, Tool) else names.check_string("tool", tool)
+    found = agent.tools.get(asked)
+    if found is None or (isinstance(tool, Tool) and tool != found):
+        reason = f"the agent {agent.name!r} does not have it; it has: {', '.join(agent.tools) or 'none'}"
+        raise errors.ToolInvalid(asked, None, reason)
+    if find_handoff(found) is not None or any(list_sub_agents({asked: found})):
+        raise errors.ToolInvalid(asked, None, "it belongs to a turn: send the session, or the agent, an input")
+    return found
+
+
+def check_arguments(tool: AnyTool, arguments: dict[str, Any]) -> None:
+    """Raise `ArgumentsInvalid` with the complaint of the tool's schema."""
+    if type(arguments) is not dict:
+        raise errors.InvalidArgument("arguments", arguments, "an object with the arguments of the call")
+    check_json(arguments)
+    size = len(encode_value(arguments))
+    if size > MAX_ARGUMENTS:
+        raise errors.PayloadTooLarge("the arguments of a host call", size, MAX_ARGUMENTS)
+    bound = tool.bind(arguments)
+    if isinstance(bound, Complaint):
+        raise errors.ArgumentsInvalid(tool.name, arguments, bound.text)
+
+
 class HostCalls:
     """Makes the host calls of one runtime."""
 
@@ -170,27 +195,12 @@ class HostCalls:
         agent = self._context.agents.get(name)
         if agent is None:
             raise errors.AgentUnknown(name, tuple(self._context.agents))
-        asked = tool.name if isinstance(tool, Tool) else names.check_string("tool", tool)
-        found = agent.tools.get(asked)
-        if found is None or (isinstance(tool, Tool) and tool != found):
-            reason = f"the agent {name!r} of the session {session!r} does not have it; it has: {', '.join(agent.tools)}"
-            raise errors.ToolInvalid(asked, None, reason)
-        if find_handoff(found) is not None or any(list_sub_agents({asked: found})):
-            raise errors.ToolInvalid(asked, None, "it belongs to a turn: send the session, or the agent, an input")
-        return agent, found
+        return agent, find_tool(agent, tool)
 
     async def _task_call(
         self, session: str, tool: AnyTool, arguments: dict[str, Any], key: str, *, notify: bool
     ) -> TaskCall:
-        if type(arguments) is not dict:
-            raise errors.InvalidArgument("arguments", arguments, "an object with the arguments of the call")
-        check_json(arguments)
-        size = len(encode_value(arguments))
-        if size > MAX_ARGUMENTS:
-            raise errors.PayloadTooLarge("the arguments of a host call", size, MAX_ARGUMENTS)
-        bound = tool.bind(arguments)
-        if isinstance(bound, Complaint):
-            raise errors.InvalidArgument("arguments", arguments, f"what {tool.name} takes ({bound.text})")
+        check_arguments(tool, arguments)
         # The call runs exactly as it was made: a secret can't be redacted later, so it is refused.
         self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         idempotency = idempotency_key(self._store.id, session, key)

@@ -76,7 +76,7 @@ class PumpedNotification:
 
         After `StoreLimits.max_attempts` deliveries it is dead instead. False as for `ack`.
         """
-        pause = None if delay is None else milliseconds(delay)
+        pause = None if delay is None else milliseconds(delay) if delay else 0
         return await self._pump.settle(
             self, acknowledged=False, pause_ms=pause, reason=check_text("reason", reason, MAX_REASON)
         )

@@ -25,6 +25,7 @@ from holdfast.records import Cancelled, Done, Failed, Unknown
 from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.budgets import used_by_spend
 from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.waits import JournalWaits
 from holdfast.store.spending import day_of
 from holdfast.toolkits.agents import find_handoff, list_sub_agents
 from holdfast.tools.definition import AnyTool, Complaint, Tool
@@ -111,11 +112,12 @@ class HostCall(Generic[R]):
 async def wait_for_call(context: RuntimeContext, id: str, *, parked: bool) -> ProcessState:
     """Wait until a host call has ended, or with `parked` until it waits for somebody."""
     release_call_slot()  # a tool that waits here must not keep the call from running
-    head = 0
+    head, waits = 0, JournalWaits(context.store, id)
     while True:
         with context.changes.expecting(id, head, ends=True) as found:
             state = await context.tasks.task(id)
-            if state.over or (parked and state.status == "waiting"):
+            # One whose wait has been answered goes on soon.
+            if state.over or (parked and state.status == "waiting" and not await waits.any_ended(state.waits)):
                 return state
             error = context.sessions.stuck(id)
             if error is not None:

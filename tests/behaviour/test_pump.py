@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from tests.behaviour.background import talkative
@@ -17,10 +18,11 @@ from tests.behaviour.talk import SOON, until
 import holdfast as hf
 from holdfast.errors import InvalidId, JournalMissing, NotASession, PumpHeld, RuntimeStopped
 from holdfast.store import StoreLimits
+from holdfast.store.notifications import pump_journal
 from holdfast.testing import check
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
     from holdfast.runtime.notifications import PumpedNotification
@@ -49,30 +51,29 @@ async def turns(runtime: hf.Runtime, session: str = "s") -> int:
     return sum(isinstance(message, hf.UserMessage) for message in await runtime.session(session).history())
 
 
-def _pump_of(session: str) -> str:
-    from holdfast.store.notifications import pump_journal
-
-    return pump_journal(session)
-
-
-async def pumping(runtime: hf.Runtime, session: str = "s", **options: Any) -> _Host:
+async def pumping(
+    runtime: hf.Runtime,
+    session: str = "s",
+    can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
+    interval: float = 5,
+) -> Host:
     """A host that holds the session already."""
-    host = _Host(runtime, session, options)
-    await until(lambda: runtime.store.holder(_pump_of(session)))
+    host = Host(runtime.notifications.pump(session, can_deliver=can_deliver, interval=interval))
+    await until(lambda: runtime.store.holder(pump_journal(session)))
     return host
 
 
-class _Host:
+class Host:
     """Takes items of a pump in a task of its own, one at a time, when the test asks for one."""
 
-    def __init__(self, runtime: hf.Runtime, session: str, options: dict[str, Any]) -> None:
-        self.pump = runtime.notifications.pump(session, **options)
-        self._next: asyncio.Task[PumpedNotification] = asyncio.create_task(anext(self.pump))  # type: ignore[arg-type]
+    def __init__(self, pump: AsyncGenerator[PumpedNotification]) -> None:
+        self.pump = pump
+        self._next = asyncio.ensure_future(anext(pump))
 
     async def item(self) -> PumpedNotification:
         async with asyncio.timeout(SOON):
             found = await self._next
-        self._next = asyncio.create_task(anext(self.pump))  # type: ignore[arg-type]
+        self._next = asyncio.ensure_future(anext(self.pump))
         return found
 
     async def gets_nothing(self) -> bool:
@@ -125,13 +126,13 @@ async def test_while_a_pump_holds_a_session_no_turn_begins_and_after_it_one_does
         assert (await turns(runtime), await states(runtime)) == (1, {"one": "claimed", "two": "queued"})
         assert await item.ack()
         await host.close()  # the second one was on its way to the host: it goes back
-        await until(lambda: _all(runtime, "acknowledged"))
+        await until(lambda: all_are(runtime, "acknowledged"))
         assert await turns(runtime) == 2
         assert [found.attempts for found in await runtime.notifications.list("s")][1] == 1
         assert await check(runtime.store) == []
 
 
-async def _all(runtime: hf.Runtime, state: str) -> bool:
+async def all_are(runtime: hf.Runtime, state: str) -> bool:
     return set((await states(runtime)).values()) == {state}
 
 
@@ -143,7 +144,7 @@ async def test_a_turn_of_a_person_does_not_take_what_the_pump_holds() -> None:
         await runtime.run(AGENT, "and?", session="s")
         assert await states(runtime) == {"one": "queued"}
         await host.close()
-        await until(lambda: _all(runtime, "acknowledged"))
+        await until(lambda: all_are(runtime, "acknowledged"))
 
 
 async def test_the_one_in_flight_is_listed_with_its_pump() -> None:
@@ -250,7 +251,10 @@ async def test_the_gate_is_asked_again_when_it_changes(kind: str) -> None:
     async def ask(session: str) -> bool:
         return is_open
 
-    gate = ask if kind == "async" else lambda _: is_open
+    def answer(session: str) -> bool:
+        return is_open
+
+    gate = ask if kind == "async" else answer
     async with hf.open(None, agents=[make_agent()]) as runtime:
         await begun(runtime)
         host = await pumping(runtime, can_deliver=gate, interval=60)
@@ -308,7 +312,7 @@ async def test_a_pump_ends_when_the_runtime_closes_and_what_was_in_flight_goes_b
     async with hf.open(tmp_path / "store.db", agents=[make_agent()]) as runtime:
         await begun(runtime)
         task = asyncio.create_task(host(runtime, ready))
-        await until(lambda: runtime.store.holder(_pump_of("s")))
+        await until(lambda: runtime.store.holder(pump_journal("s")))
         await runtime.notify("s", "one")
         await ready.wait()
     assert await asyncio.wait_for(task, SOON) == "ended"
@@ -331,10 +335,10 @@ async def test_a_loop_that_is_left_gives_the_session_back() -> None:
             return ""
 
         task = asyncio.create_task(first())
-        await until(lambda: runtime.store.holder(_pump_of("s")))
+        await until(lambda: runtime.store.holder(pump_journal("s")))
         await runtime.notify("s", "one")
         assert await asyncio.wait_for(task, SOON) == "one"
-        await until(lambda: _all(runtime, "acknowledged"))  # by a turn
+        await until(lambda: all_are(runtime, "acknowledged"))  # by a turn
         assert await turns(runtime) == 2
 
 
@@ -369,78 +373,85 @@ import asyncio, sys
 import holdfast as hf
 
 async def main():
-    async with hf.open(sys.argv[1], drive=False) as runtime:
+    async with hf.open(sys.argv[1], drive=False, lease_ms=int(sys.argv[2])) as runtime:
         async for item in runtime.notifications.pump("s"):
             print(item.id, flush=True)
-            if item.title == "good":
-                await item.ack()
+            await asyncio.to_thread(sys.stdin.readline)
+            print(await item.ack(), flush=True)
 
 asyncio.run(main())
 """
 
 
-def worker(path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", WORKER, str(path)], stdout=subprocess.PIPE, text=True)
+class Worker:
+    """A host in another process, which acknowledges what it has when it is told to."""
+
+    def __init__(self, path: Path, lease_ms: int = 10_000) -> None:
+        command = [sys.executable, "-c", WORKER, str(path), str(lease_ms)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    async def line(self) -> str:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(SOON):
+            return (await asyncio.to_thread(self.process.stdout.readline)).strip()
+
+    async def acknowledges(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return await self.line()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
 
 
 async def test_what_a_killed_host_had_in_flight_comes_back_at_once_and_the_driver_delivers_it(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with hf.open(path, agents=[make_agent()]) as runtime:
         await begun(runtime)
-        host = worker(path)
-        try:
-            await until(lambda: runtime.store.holder(_pump_of("s")))
+        with Worker(path) as host:
+            await until(lambda: runtime.store.holder(pump_journal("s")))
             good = await runtime.notify("s", "good")
             other = await runtime.notify("s", "other")
-            assert host.stdout is not None
-            lines = [await asyncio.to_thread(host.stdout.readline) for _ in range(2)]
-            assert [int(line) for line in lines] == [good.id, other.id]
+            assert (await host.line(), await host.acknowledges(), await host.line()) == (
+                *(str(good.id), "True"),
+                str(other.id),
+            )
             with pytest.raises(PumpHeld):
                 await item_of(runtime.notifications.pump("s"))
             assert await states(runtime) == {"good": "acknowledged", "other": "claimed"}
-            host.send_signal(signal.SIGKILL)
-            host.wait()
-            loop = asyncio.get_running_loop()
-            begun_at = loop.time()
-            await until(lambda: _all(runtime, "acknowledged"))
-            assert loop.time() - begun_at < 8  # far less than the lease: its process is gone
-            assert [found.attempts for found in await runtime.notifications.list("s")] == [2, 1]
-            assert await turns(runtime) == 2
-            assert await check(runtime.store) == []
-        finally:
-            host.kill()
-            host.wait()
-            if host.stdout is not None:
-                host.stdout.close()
+            host.process.send_signal(signal.SIGKILL)
+            host.process.wait()
+            began = time.monotonic()
+            await until(lambda: all_are(runtime, "acknowledged"))
+            assert time.monotonic() - began < 5  # its process is gone: nobody waits for the end of the lease, 10 s
+        assert [found.attempts for found in await runtime.notifications.list("s")] == [2, 1]
+        assert (await turns(runtime), await check(runtime.store)) == (2, [])
 
 
 async def test_a_frozen_host_loses_its_hold_and_its_late_answer_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    agent = make_agent()
-    async with (
-        hf.open(path, agents=[agent], drive=False, lease_ms=300) as frozen,
-        hf.open(path, agents=[make_agent()], can_deliver=lambda _: False) as other,
-    ):
-        await begun(other)
-        host = await pumping(frozen)
-        await frozen.notify("s", "one")
-        item = await host.item()
-        pump = next(iter(frozen.notifications._pumps))
-        assert pump._holder is not None
-        pump._holder._timer.cancel()
-        taken = other.notifications.pump("s", can_deliver=lambda _: True)
-        again: PumpedNotification | None = None
-        async with asyncio.timeout(SOON):
-            while again is None:
-                with suppress(PumpHeld):
-                    again = await anext(taken)
-                taken = taken if again else other.notifications.pump("s", can_deliver=lambda _: True)
-        assert again.id == item.id
-        assert await item.ack() is False
-        assert await again.ack() is True
-        assert [found.attempts for found in await other.notifications.list("s")] == [2]
-        await taken.aclose()
-        await host.close()
+    async with hf.open(path, agents=[make_agent()], can_deliver=lambda _: False) as runtime:
+        await begun(runtime)
+        await runtime.notify("s", "one")
+        with Worker(path, lease_ms=1_000) as frozen:
+            assert await frozen.line() == "1"
+            frozen.process.send_signal(signal.SIGSTOP)
+            async with asyncio.timeout(SOON):
+                while True:
+                    taken = runtime.notifications.pump("s", can_deliver=lambda _: True)
+                    with suppress(PumpHeld):
+                        again = await anext(taken)
+                        break
+            frozen.process.send_signal(signal.SIGCONT)
+            assert await frozen.acknowledges() == "False"
+            assert (again.id, again.attempts, await again.ack()) == (1, 2, True)
+            await taken.aclose()
+        assert await states(runtime) == {"one": "acknowledged"}
 
 
 def test_a_plain_loop_pumps_too(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
 
@@ -115,9 +115,9 @@ def parse_arguments(agent: Agent, tool: str, text: str | None, given: list[str])
         found = options.parse_json(text)
         if not isinstance(found, dict):
             raise CallInvalid(f'the arguments of {tool} are an object, like \'{{"name": "value"}}\', not {text!r}')
-        return found
+        return cast("dict[str, Any]", found)
     known = agent.tools.get(tool)
-    schemas = {} if known is None else known.parameters.get("properties", {})
+    schemas: dict[str, Any] = {} if known is None else known.parameters.get("properties", {})
     values: dict[str, Any] = {}
     for each in given:
         name, equals, value = each.partition("=")

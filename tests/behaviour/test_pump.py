@@ -297,6 +297,27 @@ async def test_one_that_is_due_later_comes_when_it_is_due() -> None:
         await host.close()
 
 
+async def test_a_pump_that_has_nothing_to_deliver_rests(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def gate(session: str) -> bool:
+        asked.append(session)
+        return True
+
+    async with hf.open(tmp_path / "store.db", agents=[make_agent()]) as worker:
+        await begun(worker)
+    async with hf.open(tmp_path / "store.db", drive=False) as runtime:  # no engine sees that it expires
+        now = runtime.store.clock.read().wall
+        await runtime.store.notify("s", kind="x", title="too late", due=now - 10, expires=now + 20)
+        await until(lambda: runtime.store.clock.read().wall > now + 20)
+        host = await pumping(runtime, can_deliver=gate, interval=60)
+        await host.gets_nothing()
+        asked.clear()
+        assert await host.gets_nothing()
+        assert len(asked) <= 5
+        await host.close()
+
+
 async def test_a_pump_ends_when_the_runtime_closes_and_what_was_in_flight_goes_back(tmp_path: Path) -> None:
     got: list[str] = []
 

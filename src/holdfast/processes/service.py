@@ -809,7 +809,8 @@ class Processes:
                     state = lists.state_of_preview(found)
                     item = None if state.registration is None else state.registration.item
                     if item is not None and (item.parent, item.turn) == (session, turn):
-                        await self.request_cancel(state.id, f"the turn {session}/{turn} was stopped: {reason}")
+                        with suppress(*lists.DAMAGE):  # then it does not go on either
+                            await self.request_cancel(state.id, f"the turn {session}/{turn} was stopped: {reason}")
 
     def tell_stuck(self, journal: str, error: errors.HoldfastError) -> None:
         """Record in the background why a process is stuck here, so that `stuck` reports it everywhere."""

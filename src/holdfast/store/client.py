@@ -826,7 +826,7 @@ class Store:
 
         def find(reader: Reader) -> tuple[list[Notification], int | None]:
             table = reader.notifications
-            return table.next(session, now, 1), table.next_due_of(session)
+            return table.next(session, now, 1), table.next_due_of(session, now)
 
         ready, due = await self._read_journal(session, find)
         for found in ready:

@@ -519,10 +519,10 @@ class NotificationTable(_CheckedTable[Notification]):
         rows = self._tables.page(NEXT_NOTIFICATIONS_QUERY, (journal, now, now, limit), _NOTICE_BODY)
         return [self._sound(found) for found in rows]
 
-    def next_due_of(self, journal: str) -> int | None:
-        """Earliest due time of the queued ones of a journal."""
+    def next_due_of(self, journal: str, now: int) -> int | None:
+        """Earliest due time, after `now`, of the queued ones of a journal."""
         sql = "SELECT min(due) FROM notifications INDEXED BY notifications_queued WHERE journal = ?"
-        return self._one(f"{sql} AND state = 'queued'", journal)
+        return self._one(f"{sql} AND state = 'queued' AND due > ?", journal, now)
 
     def newest(
         self, journal: str | None, state: NotificationState | None, before: int | None, limit: int

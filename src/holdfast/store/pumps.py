@@ -65,7 +65,7 @@ class PumpNotification(Command[Notification | None], frozen=True):
         if found is None or found.journal != self.session or not may_carry(found, tx.now.wall):
             return None
         run, attempts = _run_of(self.lease), found.attempts + 1
-        held = f"in the pump of {self.lease.owner.describe()}"
+        held = f"in the pump of process {self.lease.owner.pid}"
         claimed = replace(
             found, state="claimed", attempts=attempts, input=None, run=run, reason=held, updated=tx.now.wall
         )

@@ -1,4 +1,4 @@
-"""Work items: processes that a person or another system carries out, and that the host begins and ends by hand."""
+"""Work items: external work of a person or another system, which the host begins and ends."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ MAX_TAGS: Final = 50
 
 
 class ExternalWork(Process[Any]):
-    """A work item. Any process that has its id or its token can report progress, complete it or fail it."""
+    """A work item. Any process with its id or token can report progress, complete it or fail it."""
 
     @property
     def token(self) -> str:
-        """A secret that stands for the item, for `Processes.find_external` in another process."""
+        """A secret token for `Processes.find_external` in another process."""
         wait = keys.external_wait(keys.FIRST_RUN)
         return self._context.store.wait_token(keys.process_journal(self.id), wait)
 
@@ -56,7 +56,7 @@ class ExternalWork(Process[Any]):
         return made.item
 
     async def progress(self, note: str = "", fraction: float | None = None) -> Requested:
-        """Report progress: a note, and the part that is done, from 0 to 1. After the end it is too late."""
+        """Report progress: a note, and the fraction done, from 0 to 1. Returns ``"too_late"`` after the end."""
         note = check_text("progress", note, MAX_NOTE)
         good = fraction is None or (type(fraction) in (int, float) and math.isfinite(fraction) and 0 <= fraction <= 1)
         if not good:
@@ -88,7 +88,7 @@ class WorkItems:
         session: str | None,
         parent: Session[Any] | Turn[Any] | Process[Any] | str | None = None,
     ) -> ExternalWork:
-        """Begin a work item; returns when it is durable. The same key with the same content is the same item."""
+        """Begin a work item; returns once it is durable. The same key with the same content is the same item."""
         suffix = secrets.token_hex(8) if key is None else digest("external", check_id("key", key))[:20]
         id, under = f"{keys.WORK_ITEM}-{suffix}", None
         store = self._context.store
@@ -97,11 +97,7 @@ class WorkItems:
         if parent is not None:
             journal, turn = await self._find_parent(parent)
             item = msgspec.structs.replace(item, parent=journal, turn=turn)
-            notified, under = await self._enter(id, journal, turn)
-            if session is not None and notified is not None and session != notified:
-                wanted = f"{notified!r}, the session of its parent, or none (begin it, then transfer it)"
-                raise errors.InvalidArgument("session", session, wanted)
-            session = notified or session
+            session, under = await self._enter(id, journal, turn, session)
         ends = "abandon" if item.parent_process is None else "cancel"
         registration = Registration(keys.WORK_ITEM, {}, "external", ends, item=item)
         await self._processes.register(id, registration, session, under)
@@ -127,29 +123,34 @@ class WorkItems:
             return head, turn
         return name, None
 
-    async def _enter(self, id: str, parent: str, turn: str | None) -> tuple[str | None, tuple[str, str] | None]:
-        """Let a parent know of an item, and return its session and the request that would stop it."""
+    async def _enter(
+        self, id: str, parent: str, turn: str | None, session: str | None
+    ) -> tuple[str | None, tuple[str, str] | None]:
+        """Let a parent know of an item; returns the session to notify, and the request that would stop the parent."""
         store = self._context.store
         if is_process_journal(parent):
             with suppress(errors.JournalMissing, errors.JournalPruned):  # the parent knows of it, and may have ended
-                return (await store.journal(keys.process_journal(id))).session, (parent, STOP_KEY)
+                known = await store.journal(keys.process_journal(id))
+                return _session_of_item(session, known.session), (parent, STOP_KEY)
             state = await self._processes.read(parent)
             if state.over:
                 raise errors.ProcessInvalid(state.id, f"it has ended ({state.status}), and can't be a parent any more")
+            notified = _session_of_item(session, state.session)
             await store.accept(parent, {"child": id}, key=f"{keys.CHILD_PREFIX}{id}")
             crash_point("external.adopted")
             self._context.poke(parent)
-            return state.session, (parent, STOP_KEY)
+            return notified, (parent, STOP_KEY)
         if not is_session_id(parent) or (await store.journal(parent)).kind != "session":
             raise errors.InvalidArgument("parent", parent, "a session, a turn (session/t3) or a process (process/ID)")
+        session = _session_of_item(session, parent)
         if turn is None:
-            return parent, None
+            return session, None
         if await store.input(parent, input_number(turn) or 0) is None:
             raise errors.TurnUnknown(parent, turn)
-        return parent, (parent, stop_key(turn))
+        return session, (parent, stop_key(turn))
 
     def handle(self, id: str) -> ExternalWork:
-        """The handle of an item, by its id or its token. This reads nothing."""
+        """The handle of an item, by its id or token. Reads nothing."""
         name = check_string("id", id)
         if not name.startswith(f"{keys.WORK_ITEM}-"):
             journal, wait = self._context.store.wait_of(name)
@@ -157,6 +158,14 @@ class WorkItems:
                 raise errors.WaitUnknown
             name = keys.process_id_of(journal)
         return ExternalWork(self._context, self._processes, name)
+
+
+def _session_of_item(given: str | None, of_parent: str | None) -> str | None:
+    """The session to notify; `InvalidArgument` if the host names another one than that of the parent."""
+    if given is not None and of_parent is not None and given != of_parent:
+        wanted = f"{of_parent!r}, the session of its parent, or none (begin it, then transfer it)"
+        raise errors.InvalidArgument("session", given, wanted)
+    return of_parent or given
 
 
 def check_work_item(
@@ -167,7 +176,7 @@ def check_work_item(
     metadata: dict[str, Any] | None,
     deadline: timedelta | float | None,
 ) -> WorkItem:
-    """The item with these fields, checked."""
+    """Check the fields of a work item and make it."""
     if not check_text("title", title, MAX_TITLE).strip():
         raise errors.InvalidArgument("title", title, "words that say what is to be done")
     check_string("instructions", instructions)

@@ -19,6 +19,8 @@ from holdfast.errors import (
     StopRequested,
     TurnUnknown,
 )
+from holdfast.processes.keys import CHILD_PREFIX
+from holdfast.store.inbox import STOP_KEY
 from holdfast.testing import call, check
 
 if TYPE_CHECKING:
@@ -150,6 +152,8 @@ async def test_a_process_that_no_worker_runs_takes_its_new_items_with_it_when_it
     async with hf.open(tmp_path / "store.db", drive=False) as host:
         item = await host.processes.external(title="child", parent="process/p")
         assert await host.processes.handle("p").cancel("enough") == "requested"
+        pending = await host.store.pending(f"process/{item.id}")
+        assert STOP_KEY in [found.key for found in pending]  # durable when the cancel returns
         with pytest.raises(StopRequested):
             await host.processes.external(title="another", parent="process/p")
     async with hf.open(tmp_path / "store.db", processes=[waits]) as runtime:
@@ -164,6 +168,8 @@ async def test_another_process_with_the_same_key_takes_nothing_over() -> None:
         item = await runtime.processes.external(title="child", parent=one, key="k")
         with pytest.raises(ProcessConflict):
             await runtime.processes.external(title="child", parent=two, key="k")
+        # A host that was refused in the same moment may have told its own parent already.
+        await runtime.store.accept("process/q", {"child": item.id}, key=f"{CHILD_PREFIX}{item.id}")
         await two.cancel()
         await ends(two, "cancelled")
         assert await item.status() in {"running", "waiting"}

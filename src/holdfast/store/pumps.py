@@ -121,7 +121,7 @@ class RecoverPump(Command[bool], frozen=True):
         row = tx.journal(self.journal)
         if not has_lapsed(row, tx.now) or row.session is None:
             return False
-        row.epoch += 1  # the holder may be alive: from here on it is fenced
+        # The holder may be alive: without an owner its lease is fenced.
         row.owner, row.expires, row.mono_expires, row.seen = None, 0, 0, row.wakes
         tx.rows.save_lease(row)
         _hand_over(tx, row.session, "its pump has died")

@@ -53,11 +53,14 @@ async def a_pump_claims_in_the_order_of_delivery_and_says_when_the_next_is_due(s
 
 async def while_a_pump_holds_a_session_nothing_else_delivers_to_it(store: StoreA) -> None:
     driver = await leased(store, "a")
+    before = await _notify(store, "in a turn")
+    assert await store.deliver_notifications(driver, [before.id], "news") is not None
     pump = await store.open_pump("a", ttl_ms=TTL)
     found = await _notify(store)
     assert await store.ripen(again=True) == []
     async with unchanged(store):
         assert await store.deliver_notifications(driver, [found.id], "news") is None
+        assert not await store.settle_pumped(pump, before.id, acknowledged=True), "it is in the hands of a turn"
         await refusal(errors.PumpHeld, store.open_pump("a"), session="a")
         await refusal(errors.NotASession, store.open_pump(pump_journal("a")))
         await refusal(errors.JournalMissing, store.open_pump("ghost"))

@@ -143,8 +143,10 @@ def default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
 
 PROCESS_PREFIX: Final = "process/"
 TRIGGER_PREFIX: Final = "trigger/"
+PUMP_PREFIX: Final = "pump/"
 TRIGGER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _AGENT_SESSION: Final = re.compile(r"(.+)\.[0-9a-f]{12}", re.DOTALL)
+_PUMP_ID: Final = re.compile(r"pump/[0-9a-f]{20}")
 _TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
 
 
@@ -161,6 +163,11 @@ def is_process_journal(journal: str) -> bool:
 def is_trigger_id(id: str) -> bool:
     """True for the journal of a trigger. No session has such an id."""
     return id.startswith(TRIGGER_PREFIX) and TRIGGER_NAME.fullmatch(id.removeprefix(TRIGGER_PREFIX)) is not None
+
+
+def is_pump_id(id: str) -> bool:
+    """True for the journal of a pump of notifications. No session has such an id."""
+    return _PUMP_ID.fullmatch(id) is not None
 
 
 def agent_session(process: str, key: str) -> str:
@@ -181,5 +188,5 @@ def is_turn_id(id: str) -> bool:
 
 
 def is_session_id(id: str) -> bool:
-    """True for the id of a session: not of a task, a process or a trigger."""
-    return not (is_task_id(id) or is_process_journal(id) or is_trigger_id(id))
+    """True for the id of a session: not of a task, a process, a trigger or a pump."""
+    return not (is_task_id(id) or is_process_journal(id) or is_trigger_id(id) or is_pump_id(id))

@@ -105,6 +105,9 @@ class NotificationTable:
     def claimed_by_run(self, journal: str, run: str) -> list[Notification]:
         return [found for found in self._of(journal) if found.state == "claimed" and found.run == run]
 
+    def claimed_by_pump(self, journal: str) -> list[Notification]:
+        return [found for found in self._of(journal) if found.state == "claimed" and found.input is None]
+
     def has_ready(self, journal: str, now: int) -> bool:
         return any(may_carry(found, now) for found in self._of(journal))
 
@@ -130,6 +133,11 @@ class NotificationTable:
     # ---- reading ----
 
     get = find
+
+    def next_due_of(self, journal: str, now: int) -> int | None:
+        return min(
+            (found.due for found in self._of(journal) if found.state == "queued" and found.due > now), default=None
+        )
 
     def next(self, journal: str, now: int, limit: int) -> list[Notification]:
         ready = [found for found in self._of(journal) if may_carry(found, now)]

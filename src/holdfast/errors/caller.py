@@ -78,6 +78,18 @@ class ResultTooLarge(ErrorFields, PayloadTooLarge):
         {limit:,}; return less, or raise StoreLimits(blob_bytes=)"""
 
 
+class ArgumentsInvalid(InvalidArgument):
+    """The arguments of a tool call do not fit its schema."""
+
+    def __init__(self, tool: str, arguments: object, complaint: str) -> None:
+        wrong = "; ".join(line[2:] for line in complaint.splitlines() if line.startswith("- ")) or complaint
+        UsageError.__init__(self, f"the arguments of {tool} are not valid: {wrong}")
+        self.what = "arguments"
+        self.value = arguments
+        self.wanted = wrong
+        self.tool = tool
+
+
 class AgentInvalid(ErrorFields, UsageError):
     """The definition of an agent is wrong."""
 

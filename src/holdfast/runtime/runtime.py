@@ -23,7 +23,16 @@ from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.logs import log_event
 from holdfast.models import Model, prices
-from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
+from holdfast.names import (
+    MAX_INT,
+    check_id,
+    check_int,
+    is_process_journal,
+    is_pump_id,
+    is_session_id,
+    is_task_id,
+    is_trigger_id,
+)
 from holdfast.policy import limits, rules
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.processes import lists, service, sub_agents, tasks
@@ -34,6 +43,7 @@ from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.host_call import HostCall, HostCalls
 from holdfast.runtime.model_call import CompletionRequest, complete_once
+from holdfast.runtime.notifications import Notifications, PumpRecovery
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import AbortedCall, Session, Sessions
 from holdfast.runtime.side_channel import open_side_channel
@@ -211,6 +221,8 @@ class Runtime:
         """Durable functions and their runs."""
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
+        self.notifications = Notifications(self._context)
+        """Notifications: list, settle, and pump those of a session yourself."""
         self._retention = tuple(
             None if kept is None else rules.milliseconds(kept) / 1000 for kept in (process_retention, session_retention)
         )
@@ -260,7 +272,7 @@ class Runtime:
         """Log how much work of earlier processes this one finds."""
         found = [work.journal async for work, holder in lists.all_work(self.store) if holder is None]
         background = sum(is_process_journal(journal) or is_task_id(journal) for journal in found)
-        sessions = len(found) - background - sum(map(is_trigger_id, found))
+        sessions = sum(map(is_session_id, found))
         log_event(_log, logging.INFO, "recovered", count=len(found), sessions=sessions, processes=background)
 
     async def __aexit__(
@@ -285,11 +297,13 @@ class Runtime:
     async def _stop(self, grace: float) -> None:
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
+        self.notifications.stop()
         if self._pruning is not None:
             self._pruning.cancel()
             await asyncio.gather(self._pruning, return_exceptions=True)
         if self._engine is not None:
             await self._engine.stop(grace)
+        await self.notifications.close()
         await self._context.turn_hooks.close(until - asyncio.get_running_loop().time())
         await self._context.programs.close()
         await self.processes.close()
@@ -737,7 +751,8 @@ class Runtime:
         return self._context.memories.memory(scope, by)
 
     def gate_changed(self, session: str | None = None) -> None:
-        """Ask `can_deliver` again: for one session, or for all."""
+        """Ask `can_deliver` again, also for pumps: for one session, or for all."""
+        self.notifications.gate_changed(session)
         if self._engine is None:
             return
         if session is None:
@@ -759,6 +774,8 @@ class Runtime:
 
     def _drive_of(self, work: Work | str, stops_only: bool) -> JournalDrive | None:
         session = work if isinstance(work, str) else work.journal
+        if is_pump_id(session):
+            return PumpRecovery(self._context, session)
         if is_trigger_id(session):
             return None if self._only is not None else self.triggers.drive_of(session)
         if is_process_journal(session) or is_task_id(session):

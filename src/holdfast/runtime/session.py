@@ -509,6 +509,7 @@ class Sessions:
         crash_point("cancel.accepted")
         # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
         await self._context.children.stop_turn(session, run, reason)
+        await self._context.processes.stop_items(session, run, reason)
         return "requested" if fresh else "already_requested"
 
     async def request_call_stop(self, session: str, run: str, call: str, reason: str) -> CancelStatus:

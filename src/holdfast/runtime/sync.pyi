@@ -70,6 +70,8 @@ from holdfast.store.contract import Journal as Journal
 from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
+from holdfast.store.notifications import NotificationState as NotificationState
+from holdfast.store.notifications import SettledByHand as SettledByHand
 from holdfast.store.retention import Forgotten as Forgotten
 from holdfast.store.sqlite.backup import BackupReport as BackupReport
 from holdfast.telemetry import Telemetry as Telemetry
@@ -95,6 +97,7 @@ class SyncRuntime:
     tasks: SyncTasks
     processes: SyncProcesses
     triggers: SyncTriggers
+    notifications: SyncNotifications
     def close(self, *, grace: float = ...) -> None:
         """Accept nothing new, let short work finish within `grace` seconds, leave the rest to the next runtime."""
     def register(self, agent: Agent) -> Agent:
@@ -279,7 +282,7 @@ class SyncRuntime:
     def memory(self, scope: str, *, by: str | None = None) -> SyncMemory:
         """The memory of a scope: texts that outlive sessions, mirrored as files next to the store."""
     def gate_changed(self, session: str | None = None) -> None:
-        """Ask `can_deliver` again: for one session, or for all."""
+        """Ask `can_deliver` again, also for pumps: for one session, or for all."""
     def recover(self) -> list[tasks.RecoveredTask]:
         """Recover the background calls of dead processes; returns each with the action taken."""
     @property
@@ -399,6 +402,7 @@ class SyncProcesses:
         key: str | None = None,
         session: str | None = None,
         deadline: timedelta | float | None = None,
+        parent: SyncSession[Any] | SyncTurn[Any] | SyncProcess[Any] | str | None = None,
     ) -> SyncExternalWork:
         """Begin a work item: a process that a person or another system carries out. It is durable when this returns."""
     def find_external(self, id: str) -> SyncExternalWork:
@@ -593,6 +597,47 @@ class SyncEmitted:
         """Yield the events of the turn."""
     def cancel(self, reason: str = "") -> CancelStatus:
         """Request that the turn is stopped."""
+
+class SyncNotifications:
+    def list(
+        self,
+        session: str | None = None,
+        state: NotificationState | None = None,
+        *,
+        before: Notification | None = None,
+        limit: int = 50,
+    ) -> list[Notification]:
+        """Notifications, newest first; ``state="claimed"``: those in flight. `before` is the last one of a page."""
+    def settle(self, id: int, state: SettledByHand) -> bool:
+        """Settle one by hand: ``cancelled``, ``acknowledged``, or a dead one ``queued`` again. False if too late."""
+    def pump(
+        self,
+        session: str,
+        *,
+        can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
+        interval: timedelta | float = ...,
+    ) -> Iterator[SyncPumpedNotification]:
+        """Take the notifications of a session yourself, one at a time, in the order of delivery."""
+
+class SyncPumpedNotification:
+    notification: Final[Notification]
+    id: Final[int]
+    @property
+    def title(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def payload(self) -> Any: ...
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered, this time included."""
+    @property
+    def text(self) -> str:
+        """The text for a model: title and body, fenced as data."""
+    def ack(self) -> bool:
+        """Acknowledge it: it is done. False if it was settled otherwise, or its pump has lost it."""
+    def requeue(self, delay: timedelta | float | None = None, reason: str = "") -> bool:
+        """Queue it again: after `delay` (a timedelta or seconds; by default 1 s, doubled with each attempt)."""
 
 def open_sync(
     path: Path | str | None,

@@ -20,7 +20,7 @@ from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_lin
 from holdfast.policy.limits import LEASE_MS
 from holdfast.records import JOURNAL_KINDS, STATUSES, Admitted, Blob, Done, Ended, Handed, Opened
 from holdfast.secrets.redactor import Redactor
-from holdfast.store import attachments, contract, inbox, notifications, retention, spending, transaction, waits
+from holdfast.store import attachments, contract, inbox, notifications, pumps, retention, spending, transaction, waits
 from holdfast.store.attachments import AttachmentSpool, StoredAttachment
 from holdfast.store.contract import Entry, Journal, JournalPreview, Lease, Owner, Reader, Receipt, Settlement, Wait
 from holdfast.store.folds import JournalPage, SaveFold
@@ -804,6 +804,42 @@ class Store:
         found, damaged = await self._read(lambda reader: reader.notifications.newest(journal, state, cursor, page))
         await self._quarantine_all(damaged, "a notification does not match its checksum")
         return found
+
+    async def open_pump(self, session: str, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Hold the notifications of a session; `PumpHeld` while another pump does."""
+        check_id("session", session)
+        check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
+        try:
+            return await self._submit(pumps.OpenPump(session, self.owner, ttl_ms))
+        except errors.LeaseHeld as held:
+            raise errors.PumpHeld(session, held.holder, held.expires_in_ms) from None
+
+    async def pump_notification(self, lease: Lease, session: str) -> Notification | int | None:
+        """Claim the next notification for a pump; without one, the time at which the next is due."""
+        now = self._wall()
+
+        def find(reader: Reader) -> tuple[list[Notification], int | None]:
+            table = reader.notifications
+            return table.next(session, now, 1), table.next_due_of(session, now)
+
+        ready, due = await self._read_journal(session, find)
+        for found in ready:
+            return await self._submit(pumps.PumpNotification(_check_lease(lease), session, found.id)) or now
+        return due
+
+    async def settle_pumped(
+        self, lease: Lease, number: int, *, acknowledged: bool, pause_ms: int | None = None, reason: str = ""
+    ) -> bool:
+        """Acknowledge or queue again what a pump has claimed; False if it is not the pump's any more."""
+        return await self._submit(pumps.SettlePumped(_check_lease(lease), number, acknowledged, pause_ms, reason))
+
+    async def close_pump(self, lease: Lease, session: str) -> None:
+        """End a pump: queue again what it has claimed. `Fenced` if another holds it by now."""
+        await self._submit(pumps.ClosePump(_check_lease(lease), session))
+
+    async def recover_pump(self, journal: str) -> bool:
+        """End a pump whose process is gone, or whose lease has lapsed; False if it is held."""
+        return await self._submit(pumps.RecoverPump(journal))
 
     async def settle_notification(self, number: int, state: SettledByHand) -> tuple[Notification, bool]:
         """Settle a notification by hand; answers it, and True if this call settled it.

@@ -50,6 +50,7 @@ CONTENT = {
     "Quarantine": ("reason",),
     "SaveFold": ("body",),
     "SettleNext": ("payload",),
+    "SettlePumped": ("reason",),
     "SettleWait": ("payload",),
 }
 

@@ -527,6 +527,10 @@ class NotificationTable(_CheckedTable[Notification]):
         where = "INDEXED BY notifications_claimed WHERE state = 'claimed' AND journal = ? AND run = ?"
         return self._each(where, journal, run)
 
+    def claimed_by_pump(self, journal: str) -> list[Notification]:
+        where = "INDEXED BY notifications_claimed WHERE state = 'claimed' AND journal = ? AND input IS NULL"
+        return self._each(where, journal)
+
     def has_ready(self, journal: str, now: int) -> bool:
         """True if one is queued, due and not expired."""
         sql = f"SELECT 1 FROM notifications INDEXED BY notifications_queued WHERE journal = ? AND {_READY} LIMIT 1"
@@ -556,6 +560,11 @@ class NotificationTable(_CheckedTable[Notification]):
         """Ready ones, in the order of delivery."""
         rows = self._tables.page(NEXT_NOTIFICATIONS_QUERY, (journal, now, now, limit), _NOTICE_BODY)
         return [self._sound(found) for found in rows]
+
+    def next_due_of(self, journal: str, now: int) -> int | None:
+        """Earliest due time, after `now`, of the queued ones of a journal."""
+        sql = "SELECT min(due) FROM notifications INDEXED BY notifications_queued WHERE journal = ?"
+        return self._one(f"{sql} AND state = 'queued' AND due > ?", journal, now)
 
     def newest(
         self, journal: str | None, state: NotificationState | None, before: int | None, limit: int

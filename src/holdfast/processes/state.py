@@ -108,6 +108,8 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The host made the call outside a turn, and it is judged before it begins."""
     notify: bool = False
     """The session of a host call is notified of its end."""
+    provided: dict[str, Any] | None = None
+    """The tool of a provider as it was listed for the turn (a `ChosenTool`); None for a tool of the agent's code."""
 
     @property
     def is_silent(self) -> bool:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 # ---- from a signature to a schema ----
 
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterSchema:
@@ -100,8 +102,12 @@ class ParameterSchema:
         return self.model.__pydantic_validator__.validate_json(encode_value(given))
 
     def _parse_texts(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with each JSON text parsed that is in the place of an object or list."""
-        return _as_dict(_parse_texts(arguments, [self.types], _as_dict(self.types.get("$defs"))))
+        return parse_texts(arguments, self.types)
+
+
+def parse_texts(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with each JSON text parsed that is in the place of an object or list."""
+    return _as_dict(_parse_texts(arguments, [schema], _as_dict(schema.get("$defs"))))
 
 
 def read_signature(function: Callable[..., Any], label: str, descriptions: Mapping[str, str]) -> ParameterSchema:
@@ -150,6 +156,17 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
     return ParameterSchema(ordered, context, model, fields, schema, deps, nulls)
 
 
+def read_context(function: Callable[..., Any], label: str) -> tuple[str | None, object]:
+    """The parameter of `function` that gets the context, and the type of the dependencies that it wants."""
+    names = _names_for(function)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.annotation is not parameter.empty and parameter.kind not in _VARIADIC:
+            hint = _read_parameter(parameter, label, names).hint
+            if _is_context(hint):
+                return parameter.name, wanted_deps(hint)
+    return None, None
+
+
 @dataclass(frozen=True, slots=True)
 class _Parameter:
     name: str
@@ -169,7 +186,7 @@ class _Parameter:
 
 
 def _read_parameter(parameter: inspect.Parameter, label: str, names: dict[str, Any]) -> _Parameter:
-    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+    if parameter.kind in _VARIADIC:
         raise ToolInvalid(label, str(parameter).partition(":")[0], "a model can't fill it in; name each parameter")
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise ToolInvalid(label, parameter.name, "it is positional-only; arguments are given by name")

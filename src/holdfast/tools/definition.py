@@ -396,7 +396,7 @@ def seconds_of(what: str, given: object, label: str) -> float | None:
     """A duration of a tool in seconds; `ToolInvalid` if it is none."""
     if given is None:
         return None
-    seconds = given.totalseconds_of() if isinstance(given, timedelta) else given
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ToolInvalid(label, None, f"{what} is seconds or a timedelta, not a {type(given).__name__}")
     if not (math.isfinite(seconds) and seconds > 0):

@@ -269,6 +269,11 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         return model(self._model)
 
     @property
+    def providers(self) -> tuple[str, ...]:
+        """The names of its tool providers. Their tools are known only within a turn, and are not in `tools`."""
+        return tuple(self._prepared.providers)
+
+    @property
     def version(self) -> str:
         """A digest of everything that reaches the model; each turn records it."""
         return self._prepared.version

@@ -20,7 +20,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects import scopes
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.eventloop import cancel_and_wait
-from holdfast.policy.rules import check_agent
+from holdfast.policy.rules import check_agent, milliseconds
 from holdfast.records import ABSENT, Done, EffectRequest, ErrorInfo, Failed
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.definition import MAX_TOOLS, AnyTool, Tool
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("holdfast.runtime")
-TIMEOUT: Final = 30.0
-"""Time that all functions, filters and providers of a turn have together, in seconds."""
 
 
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -150,10 +148,10 @@ class _Definer:
     # ---- asking ----
 
     async def _ask_in_time(self) -> Definition:
-        """Ask all sources within `TIMEOUT`. One that does not end when it is cancelled is abandoned."""
-        task = asyncio.ensure_future(self._ask())
+        """Ask all sources in the time they have together. One that does not end when it is cancelled is abandoned."""
+        task, seconds = asyncio.ensure_future(self._ask()), milliseconds(self._agent.limits.definition) / 1000
         try:
-            await asyncio.wait({task}, timeout=TIMEOUT)
+            await asyncio.wait({task}, timeout=seconds)
         except BaseException:
             await cancel_and_wait(task)
             raise
@@ -161,7 +159,7 @@ class _Definer:
             if not await cancel_and_wait(task):
                 said = "a function that defines the turn %s of %r does not end although its time is up"
                 _log.warning(said, self._turn.run, self._about.session)
-            raise self._failed(f"it took longer than {TIMEOUT:g} s")
+            raise self._failed(f"it took longer than {seconds:g} s (Limits.definition)")
         return task.result()
 
     async def _ask(self) -> Definition:

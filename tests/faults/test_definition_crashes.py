@@ -32,26 +32,27 @@ async def _wrong(folder: Path) -> list[str]:
         checked = await check_turns(runtime.store, scenario.SESSION, agent)
     problems += [f"{found.turn} is a {found.verdict}: {found.findings}" for found in checked if found.verdict != "ok"]
     seen: defaultdict[str, set[Any]] = defaultdict(set)
-    recorded: dict[int, Any] = {}
     for each in requests:
-        request, turn = each.request, each.key.partition("/")[0]
         if not each.exact:
             problems.append(f"{each.key} is not the request that was sent")
-        names = [tool.name for tool in request.tools]
-        seen[turn].add((each.model, request.instructions, tuple(names), request.settings.seed))
-        recorded[request.position] = [request.position, request.instructions, names]
+        names = tuple(tool.name for tool in each.request.tools)
+        found = (each.model, each.request.instructions, names, each.request.settings.seed)
+        seen[each.key.partition("/")[0]].add(found)
     problems += [f"{turn} was defined more than once: {found}" for turn, found in seen.items() if len(found) > 1]
-    # The first request of a turn may have been lost, together with its definition: then it was defined anew.
-    first = {min(each.request.position for each in requests if each.key.startswith(f"{turn}/")) for turn in seen}
-    sent = scenario.lines(folder / "asked.log")
-    problems += [f"the model got {each}" for each in sent if each[0] not in first and recorded.get(each[0]) != each]
+    # A definition may have been lost before it was durable; once the model has had the recorded one, there is no other.
+    for turn, ((_, instructions, names, _), *_) in seen.items():
+        sent = [each[1:] for each in scenario.lines(folder / "asked.log") if f"for {turn}." in each[1]]
+        recorded = [instructions, list(names)]
+        if any(each != recorded for each in sent[sent.index(recorded) :]):
+            problems.append(f"the model got {sent} in {turn}, and the journal has {recorded}")
     models = [(model, seed) for found in seen.values() for model, _, _, seed in found]
     if models.count(("other:model", 2)) != 1:
         problems.append(f"the models were {models}")
     done = Counter(World(folder / "world.log").done())
     least = {what: 0 if what == "pay" else 1 for what in scenario.ACTS}  # an interrupted `pay` is not repeated
     problems += [f"{what} was done {done[what]} times" for what in scenario.ACTS if not least[what] <= done[what] <= 1]
-    edition = min(recorded.values())[2][-1].rpartition("_")[2]
+    [(_, _, names, _)] = seen["t1"]
+    edition = names[-1].rpartition("_")[2]
     called = scenario.lines(folder / "called.log")
     return problems + [f"{each} is not of edition {edition}" for each in called if each[1] != edition]
 

@@ -74,6 +74,22 @@ async def pay(word: str) -> str:
     return f"paid {word}"
 
 
+def always(*_: object) -> bool:
+    return True
+
+
+def second(_: hf.TurnContext) -> str:
+    return "Second."
+
+
+def nothing(_: hf.TurnContext) -> str:
+    return ""
+
+
+def texts(history: Sequence[Any]) -> list[str]:
+    return [message.text for message in history]
+
+
 def agent_of(model: ScriptedModel, tools: Any = (), instructions: Any = "", **options: Any) -> hf.Agent:
     options.setdefault("policy", EVERYTHING)
     return hf.Agent("a", model=model, tools=list(tools), instructions=instructions, **options)
@@ -119,7 +135,7 @@ async def test_a_function_gives_the_instructions_of_a_turn() -> None:
 
 async def test_texts_and_functions_are_joined_in_their_order() -> None:
     model = ScriptedModel(["ok"])
-    agent = agent_of(model, instructions=["First.", lambda _: "Second.", lambda _: "", "Third."])
+    agent = agent_of(model, instructions=["First.", second, nothing, "Third."])
     async with hf.open(None, agents=[agent]) as runtime:
         await say(runtime)
     assert model.requests[0].instructions == "First.\n\nSecond.\n\nThird."
@@ -265,7 +281,7 @@ async def test_what_an_untrusted_tool_said_taints_a_later_turn_that_no_longer_ha
         return "private"
 
     script = [[call("say", word="x"), call("letters")], text("Read."), call("pay", word="y"), text("Paid.")]
-    agent = agent_of(ScriptedModel(script), [shelf, hf.toolset(letters, pay).filter(lambda *_: True)])
+    agent = agent_of(ScriptedModel(script), [shelf, hf.toolset(letters, pay).filter(always)])
     async with hf.open(None, agents=[agent]) as runtime:
         await say(runtime)
         shelf.tools = []
@@ -431,7 +447,8 @@ async def test_an_unknown_model_is_refused_before_anything_is_accepted() -> None
     async with hf.open(None, agents=[agent_of(ScriptedModel(["ok"]))]) as runtime:
         with pytest.raises(errors.ModelUnknown):
             await say(runtime, model="nobody:knows")
-        for wrong in ({"model": 7}, {"settings": {"seed": 1}}, {"model": "played:it", "steer": True}):
+        refused: list[dict[str, Any]] = [{"model": 7}, {"settings": {"seed": 1}}, {"model": "played:it", "steer": True}]
+        for wrong in refused:
             with pytest.raises(errors.UsageError):
                 await say(runtime, **wrong)
         assert await runtime.sessions() == []
@@ -455,7 +472,7 @@ async def test_settings_that_the_model_refuses_end_the_turn_and_not_the_session(
         outcome = await say(runtime, settings=hf.Settings(seed=9))
         assert (outcome.status, outcome.code) == ("failed", "bad_request")
         assert (await say(runtime)).text == "ok"
-        assert (await runtime.session("s").history())[0].text == "hello"
+        assert texts(await runtime.session("s").history())[0] == "hello"
 
 
 # ---- sources that fail -----------------------------------------------------------------------------------------------
@@ -466,7 +483,7 @@ async def failing(agent: hf.Agent) -> hf.TurnOutcome:
     async with hf.open(None, agents=[agent]) as runtime:
         outcome = await say(runtime)
         assert outcome.status == "failed"
-        assert [message.text for message in await runtime.session("s").history()] == ["hello"]
+        assert texts(await runtime.session("s").history()) == ["hello"]
         assert await runtime.session("s").requests() == []
         assert await verdicts(runtime.store, agent) == ["ok"]
         return outcome
@@ -481,16 +498,28 @@ def broken(_: Any) -> str:
     raise OSError("no connection")
 
 
-@pytest.mark.parametrize(
-    ("instruct", "reason"),
-    [
-        (broken, "OSError: no connection"),
-        (lambda _: 7, "gave a int"),
-        (lambda _: "x" * 1_000_001, "longer than 1,000,000"),
-        (lambda turn: turn.deps, "DepsMissing"),
-        (hang, "longer than 0.05 s"),
-    ],
-)
+def count(_: Any) -> Any:
+    return 7
+
+
+def too_much(_: Any) -> str:
+    return "x" * 1_000_001
+
+
+def depend(turn: hf.TurnContext[Any]) -> str:
+    return turn.deps
+
+
+FAILING: list[tuple[Any, str]] = [
+    (broken, "OSError: no connection"),
+    (count, "gave a int"),
+    (too_much, "longer than 1,000,000"),
+    (depend, "DepsMissing"),
+    (hang, "longer than 0.05 s"),
+]
+
+
+@pytest.mark.parametrize(("instruct", "reason"), FAILING)
 async def test_a_function_that_gives_no_instructions_fails_the_turn(instruct: Any, reason: str) -> None:
     outcome = await failing(agent_of(ScriptedModel([]), instructions=instruct, limits=hf.Limits(definition=0.05)))
     assert outcome.code == "InstructionsFailed"
@@ -498,7 +527,8 @@ async def test_a_function_that_gives_no_instructions_fails_the_turn(instruct: An
 
 
 def _tool(**options: Any) -> list[Any]:
-    return [hf.ProvidedTool(**{"name": "say", "read_only": True, **options})]
+    given: dict[str, Any] = {"name": "say", "read_only": True, **options}
+    return [hf.ProvidedTool(**given)]
 
 
 @pytest.mark.parametrize(
@@ -548,8 +578,12 @@ async def test_a_provider_or_a_filter_that_raises_or_hangs_fails_the_turn() -> N
 
 async def test_a_turn_that_could_not_be_defined_is_tried_again() -> None:
     works: list[bool] = []
+
+    def instruct(turn: hf.TurnContext) -> str:
+        return "Late." if works else broken(turn)
+
     model = ScriptedModel(["Now."])
-    agent = agent_of(model, instructions=lambda turn: "Late." if works else broken(turn))
+    agent = agent_of(model, instructions=instruct)
     async with hf.open(None, agents=[agent]) as runtime:
         turn = await runtime.session("s", agent=agent).send("hello")
         assert (await turn.outcome()).code == "InstructionsFailed"
@@ -595,7 +629,7 @@ async def test_an_agent_that_takes_over_is_defined_in_the_middle_of_the_turn(pla
     second = ScriptedModel([text("never"), call("say", word="x"), text("Hello.")])
     expert = hf.Agent("expert", model=second, instructions=Told("You know it."), tools=[shelf], policy=EVERYTHING)
     first = ScriptedModel([call("transfer_to_expert", reason="hard")])
-    desk = agent_of(first, [hf.toolset(hf.handoff(expert), look).filter(lambda *_: True)], Told("Ask others."))
+    desk = agent_of(first, [hf.toolset(hf.handoff(expert), look).filter(always)], Told("Ask others."))
     async with hf.open(None, agents=[desk]) as runtime:
         assert (await say(runtime)).text == "Hello."
         asked = await asked_of(runtime)
@@ -643,7 +677,7 @@ async def test_secrets_in_instructions_and_lists_stay_out_of_the_journal(monkeyp
     monkeypatch.setenv("TEST_KEY", secret)
     shelf = Shelf([hf.ProvidedTool("say", f"Say {secret}.", WORD, read_only=True)])
     model = ScriptedModel([call("say", word="x"), text("ok")])
-    agent = agent_of(model, [shelf], lambda _: f"The key is {secret}.")
+    agent = agent_of(model, [shelf], Told(f"The key is {secret}."))
     async with hf.open(None, agents=[agent], secrets={"KEY": "env:TEST_KEY"}) as runtime:
         await say(runtime)
         assert secret not in msgspec.json.encode(await asked_of(runtime)).decode()

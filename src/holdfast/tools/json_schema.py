@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import InvalidValue, ToolInvalid, UsageError
 from holdfast.tools.results import shorten
 
 if TYPE_CHECKING:
-    from jsonschema_rs import Draft202012Validator as Validator
+    from collections.abc import Iterable
+
+
+class _Validator(Protocol):
+    """What `jsonschema_rs.validator_for` makes."""
+
+    def iter_errors(self, instance: Any, /) -> Iterable[Any]: ...
 
 
 _MAX_PROBLEMS: Final = 10
@@ -28,7 +34,7 @@ class JsonParameters:
     """The parameter that gets all arguments as one object; None: each goes to the parameter of its name."""
     deps: object = None
     """The type of the dependencies that the context must have; None: any."""
-    validator: Validator = field(kw_only=True, repr=False, compare=False)
+    validator: _Validator = field(kw_only=True, repr=False, compare=False)
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any] | str:
         """The keyword arguments for the function, or a text about the errors in `arguments`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import msgspec
 
-from holdfast.deps import DepsT_contra
+from holdfast.deps import DepsT
 from holdfast.errors import InvalidArgument, ToolGone
 from holdfast.messages import ToolSpec
 from holdfast.names import check_id
@@ -58,7 +58,7 @@ class ProvidedTool(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
 
 
-class ToolProvider(Protocol[DepsT_contra]):
+class ToolProvider(Protocol[DepsT]):
     """Lists tools for each turn, and runs them: an MCP server, a plugin, a table in a database.
 
     The `name` belongs to records: it must stay the same, and no other provider of the agent may have it. `call` gets
@@ -69,9 +69,9 @@ class ToolProvider(Protocol[DepsT_contra]):
     @property
     def name(self) -> str: ...
 
-    async def list(self, ctx: TurnContext[DepsT_contra], /) -> Sequence[ProvidedTool]: ...
+    async def list(self, ctx: TurnContext[DepsT], /) -> Sequence[ProvidedTool]: ...
 
-    async def call(self, ctx: Context[DepsT_contra], tool: ProvidedTool, arguments: dict[str, Any], /) -> Any: ...
+    async def call(self, ctx: Context[DepsT], tool: ProvidedTool, arguments: dict[str, Any], /) -> Any: ...
 
 
 AnyProvider: TypeAlias = ToolProvider[Any]
@@ -208,7 +208,11 @@ def make_tool(listed: object, owner: str, provider: AnyProvider | None) -> AnyTo
         raise InvalidArgument("tool", listed.name, "a tool that is not read_only and destructive at once")
     accepts = json_parameters(listed.parameters, label, context="ctx", whole="arguments")
     spec = ToolSpec(listed.name, listed.description, accepts.parameters)
-    marks = {"read_only": listed.read_only, "idempotent": listed.idempotent, "destructive": listed.destructive}
+    marks: dict[str, Any] = {
+        "read_only": listed.read_only,
+        "idempotent": listed.idempotent,
+        "destructive": listed.destructive,
+    }
     return Tool(
         function=ProviderCall(listed, owner, provider).call,
         **marks,

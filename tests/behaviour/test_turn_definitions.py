@@ -318,6 +318,26 @@ async def test_a_call_of_a_provider_goes_on_in_the_background_in_another_process
         assert (slow.calls, after.calls) == ([], [("say", {"word": "x"})])
 
 
+async def test_a_tool_of_a_provider_may_leave_its_answer_to_others() -> None:
+    keys: list[str] = []
+
+    class Later(Shelf):
+        async def call(self, ctx: hf.Context[Any], tool: hf.ProvidedTool, arguments: dict[str, Any]) -> Any:
+            pending = await ctx.defer()
+            keys.append(pending.key)
+            return pending
+
+    async with open_store(None) as store:
+        model = ScriptedModel([call("say", word="x")])
+        listed = [hf.ProvidedTool("say", "Say.", WORD)]
+        await park(store, agent_of(model, [Later(listed)]))
+        agent = agent_of(ScriptedModel([text("never"), text("Done.")]), [Later([])])
+        async with hf.Runtime(store, [agent]) as runtime:
+            await runtime.resolve(keys[0], {"any": "value"})
+            assert (await runtime.session("s").turn("t1").outcome()).text == "Done."
+            assert results(await runtime.session("s").history()) == [("ok", '{"any":"value"}')]
+
+
 async def test_a_task_whose_provider_is_missing_is_left_to_another_process() -> None:
     listed = [hf.ProvidedTool("say", "Say a word.", WORD, idempotent=True)]
 
@@ -540,6 +560,10 @@ def _tool(**options: Any) -> list[Any]:
         (_tool(parameters={"type": "array"}), "not that of an object"),
         (_tool(parameters=[1]), "got `array`"),
         (_tool(name="no name"), "can't be called"),
+        (_tool(parameters={"$ref": "file:///etc/passwd"}), "nothing outside the schema is read"),
+        (_tool(parameters={"$ref": "http://127.0.0.1:9/schema"}), "nothing outside the schema is read"),
+        (_tool(description="x" * 9_000_000), "may have 8,388,608"),
+        ([hf.ProvidedTool(f"t{n}", read_only=True) for n in range(1_001)], "more than 1,000 tools"),
         (_tool(timeout=-1.0), "timeout"),
         (_tool(destructive=True), "read_only and destructive"),
         ([look], "a ProvidedTool"),
@@ -574,6 +598,21 @@ async def test_a_provider_or_a_filter_that_raises_or_hangs_fails_the_turn() -> N
         outcome = await failing(agent_of(ScriptedModel([]), tools, limits=limits))
         assert outcome.code == "ToolChoiceFailed"
         assert reason in outcome.message
+
+
+async def test_a_turn_is_cancelled_while_it_is_defined() -> None:
+    begun = asyncio.Event()
+
+    async def instruct(_: hf.TurnContext) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async with hf.open(None, agents=[agent_of(ScriptedModel([]), instructions=instruct)]) as runtime:
+        turn = await runtime.session("s", agent="a").send("hello")
+        await begun.wait()
+        await turn.cancel("enough")
+        assert (await turn.outcome()).status == "cancelled"
 
 
 async def test_a_turn_that_could_not_be_defined_is_tried_again() -> None:

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("holdfast.runtime")
 
 
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Largest definition of a turn, as JSON."""
+
+
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     """The parts of an agent that were defined for a turn, as the journal has them."""
 
@@ -102,7 +106,10 @@ class _Definer:
         place = f"{self._turn.run}{environment.MARK}{self._turn.handoffs + 1}"
         begun = asyncio.get_running_loop().time()
         try:
-            body = performer.redactor.bytes(msgspec.json.encode(await self._ask_in_time()), numbers=False)
+            body = msgspec.json.encode(await self._ask_in_time())
+            if len(body) > MAX_BYTES:
+                raise self._failed(f"it has {len(body):,} bytes, and may have {MAX_BYTES:,}")
+            body = performer.redactor.bytes(body, numbers=False)
             made = define_agent(
                 _as_recorded(agent, _decode(body)), model=self._turn.model, settings=self._turn.settings
             )

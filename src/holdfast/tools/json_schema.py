@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, cast
 
 from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import InvalidValue, ToolInvalid, UsageError
@@ -68,6 +68,11 @@ class JsonParameters:
         return parse_texts(arguments, self.parameters)
 
 
+def _refuse_to_fetch(address: str) -> NoReturn:
+    """A schema from outside must not make this process read files or ask servers."""
+    raise ValueError(f"it refers to {address!r:.200}, and nothing outside the schema is read")
+
+
 def json_parameters(
     schema: object, label: str, *, context: str | None, whole: str | None = None, deps: object = None
 ) -> JsonParameters:
@@ -79,9 +84,9 @@ def json_parameters(
     if type(schema) is not dict:
         raise ToolInvalid(label, None, f"its schema is a JSON object, not a {type(schema).__name__}")
     try:
-        copy = cast("dict[str, Any]", decode_value(encode_value(schema)))
+        copy = cast("dict[str, Any]", decode_value(encode_value(cast("dict[str, Any]", schema))))
         kind = copy.setdefault("type", "object")
-        validator = jsonschema_rs.validator_for(copy)
+        validator = jsonschema_rs.validator_for(copy, retriever=_refuse_to_fetch)
     except (InvalidValue, ValueError, TypeError) as error:
         reason = shorten(str(error).splitlines()[0], _MAX_PROBLEM)
         raise ToolInvalid(label, None, f"its schema is no JSON schema: {reason}") from error

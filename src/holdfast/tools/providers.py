@@ -42,7 +42,8 @@ class ProvidedTool(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool that a provider lists. `parameters` is the JSON schema of its arguments, an object.
 
     The annotations mean the same as those of `tool`; by default, the tool acts, must not be repeated, and returns what
-    strangers wrote. An approval is bound to everything here and to `version`, which changes with the implementation.
+    strangers wrote. An approval is bound to name, description, parameters, annotations and `version`, which should
+    change with the implementation.
     """
 
     name: str
@@ -184,11 +185,9 @@ class ProviderCall:
     """None if the agent no longer has it."""
 
     async def call(self, ctx: CallContext, arguments: dict[str, Any]) -> Any:
-        listed = self.listed
-        if listed.untrusted or listed.reach.private:
-            # Recorded with the result: a later turn may not know the tool any more.
-            by = record_name(ctx.session, ctx.key)
-            ctx.taint = InputTaint(by if listed.untrusted else "", by if listed.reach.private else "")
+        listed, by = self.listed, record_name(ctx.session, ctx.key)
+        # Recorded with the result: a later turn may not know the tool any more.
+        ctx.taint = InputTaint(by if listed.untrusted else "", by if listed.reach.private else "")
         if self.provider is None:
             raise ToolGone(listed.name, self.owner)
         return await self.provider.call(ctx, listed, arguments)

@@ -224,7 +224,7 @@ async def test_a_provider_lists_the_tools_of_a_turn_and_runs_them() -> None:
         assert (await say(runtime)).text == "Done."
         assert results(await runtime.session("s").history()) == [("ok", "said x")]
     assert [tool.name for tool in model.requests[0].tools] == ["say", "look"]
-    assert model.requests[0].tools[0].parameters == WORD
+    assert model.requests[0].tools[0].parameters == {**WORD, "additionalProperties": False}
     assert (shelf.asked, shelf.calls) == (1, [("say", {"word": "x"})])
 
 
@@ -335,7 +335,7 @@ async def test_a_tool_of_a_provider_may_leave_its_answer_to_others() -> None:
         async with hf.Runtime(store, [agent]) as runtime:
             await runtime.resolve(keys[0], {"any": "value"})
             assert (await runtime.session("s").turn("t1").outcome()).text == "Done."
-            assert results(await runtime.session("s").history()) == [("ok", '{"any":"value"}')]
+            assert results(await runtime.session("s").history()) == [("ok", "{'any': 'value'}")]
 
 
 async def test_a_task_whose_provider_is_missing_is_left_to_another_process() -> None:
@@ -750,7 +750,7 @@ async def test_a_tool_by_a_json_schema_gets_its_arguments_by_name() -> None:
         states = [state for state, _ in results(await runtime.session("s").history())]
     assert states == ["ok", "error"]
     assert seen == [("s", {"word": "x"})]
-    assert model.requests[0].tools[0].parameters == WORD
+    assert model.requests[0].tools[0].parameters == {**WORD, "additionalProperties": False}
 
 
 def test_a_json_text_in_the_place_of_an_object_is_parsed() -> None:
@@ -762,6 +762,37 @@ def test_a_json_text_in_the_place_of_an_object_is_parsed() -> None:
 
     bound = go.bind({"where": '{"city": "Rome"}'})
     assert getattr(bound, "kwargs", None) == {"where": {"city": "Rome"}}
+
+
+def test_the_model_gets_the_part_of_a_schema_that_every_provider_takes() -> None:
+    def find(**_: Any) -> str:
+        return ""
+
+    given = {
+        "type": "object",
+        "properties": {
+            "place": {"$ref": "#/definitions/place"},
+            "limit": {"type": ["integer", "null"], "maximum": 10, "multipleOf": 5},
+        },
+        "required": ["place", "limit"],
+        "definitions": {"place": {"type": "string", "pattern": "^[a-z]+$"}},
+    }
+    made = hf.tool(schema=given)(find)
+    assert made.parameters == {
+        "type": "object",
+        "properties": {
+            "place": {"type": "string", "description": "Matches ^[a-z]+$."},
+            "limit": {"type": "integer", "maximum": 10, "description": "A multiple of 5."},
+        },
+        "required": ["place"],
+        "additionalProperties": False,
+    }
+    assert getattr(made.bind({"place": "rome"}), "kwargs", None) == {"place": "rome", "limit": None}
+    assert "Rome" in getattr(made.bind({"place": "Rome"}), "text", "")
+    odd = hf.tool(schema={"allOf": [{"properties": {"a": {}}}, {"not": {"required": ["b"]}}]})(find)
+    assert odd.parameters["type"] == "object"
+    assert '"allOf"' in odd.parameters["description"]
+    assert "text" in dir(odd.bind({"b": 1}))
 
 
 @pytest.mark.parametrize(

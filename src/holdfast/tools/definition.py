@@ -552,7 +552,7 @@ def tool(
             parameters = [parameter for _, parameter in accepts.fields]
         else:
             accepts = _read_json_schema(function, label, schema)
-            parameters = list(accepts.parameters.get("properties", {}))
+            parameters = list(accepts.whole_schema.get("properties", {}))
         check_reconcile(reconcile, parameters, label)
         spec = ToolSpec(called, documented if description is None else description, accepts.parameters)
         return Tool(
@@ -582,7 +582,7 @@ def _read_json_schema(function: Callable[..., Any], label: str, schema: dict[str
 
     context, deps = read_context(function, label)
     accepts = json_parameters(schema, label, context=context, deps=deps)
-    properties: Collection[str] = accepts.parameters.get("properties", {})
+    properties: Collection[str] = accepts.whole_schema.get("properties", {})
     if context in properties:
         raise ToolInvalid(label, context, "it is the context, and a property of the schema; rename one of them")
     try:

@@ -12,6 +12,8 @@ from holdfast.tools.results import shorten
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.tools.schema import Nulls
+
 
 class _Validator(Protocol):
     """What `jsonschema_rs.validator_for` makes."""
@@ -34,10 +36,15 @@ class JsonParameters:
     """The parameter that gets all arguments as one object; None: each goes to the parameter of its name."""
     deps: object = None
     """The type of the dependencies that the context must have; None: any."""
+    whole_schema: dict[str, Any] = field(kw_only=True, repr=False)
+    """The schema as it was given; models get the part that every provider takes."""
+    nulls: Nulls | None = field(kw_only=True, repr=False, compare=False)
+    """Values that a model may leave out although the schema requires them: they become null."""
     validator: _Validator = field(kw_only=True, repr=False, compare=False)
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any] | str:
         """The keyword arguments for the function, or a text about the errors in `arguments`."""
+        arguments = arguments if self.nulls is None else cast("dict[str, Any]", self.nulls.fill(arguments))
         problems = self._problems(arguments)
         if problems:
             parsed = self._with_texts_parsed(arguments)
@@ -65,7 +72,7 @@ class JsonParameters:
     def _with_texts_parsed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         from holdfast.tools.schema import parse_texts  # only where a model has made a mistake
 
-        return parse_texts(arguments, self.parameters)
+        return parse_texts(arguments, self.whole_schema)
 
 
 def _refuse_to_fetch(address: str) -> NoReturn:
@@ -92,4 +99,7 @@ def json_parameters(
         raise ToolInvalid(label, None, f"its schema is no JSON schema: {reason}") from error
     if kind != "object" or type(copy.get("properties", {})) is not dict:
         raise ToolInvalid(label, None, "its schema is not that of an object: the arguments of a call are one")
-    return JsonParameters(copy, context, whole, deps, validator=validator)
+    from holdfast.tools.schema import portable_schema  # pydantic only where a tool is made
+
+    portable, nulls = portable_schema(copy)
+    return JsonParameters(portable, context, whole, deps, whole_schema=copy, nulls=nulls, validator=validator)

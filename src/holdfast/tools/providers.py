@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import msgspec
 
 from holdfast.deps import DepsT
+from holdfast.effects.canonical import digest
 from holdfast.errors import InvalidArgument, ToolGone
 from holdfast.messages import ToolSpec
 from holdfast.names import check_id
@@ -42,8 +43,7 @@ class ProvidedTool(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool that a provider lists. `parameters` is the JSON schema of its arguments, an object.
 
     The annotations mean the same as those of `tool`; by default, the tool acts, must not be repeated, and returns what
-    strangers wrote. An approval is bound to name, description, parameters, annotations and `version`, which should
-    change with the implementation.
+    strangers wrote. An approval is bound to everything here; `version` should change with the implementation.
     """
 
     name: str
@@ -229,7 +229,7 @@ def make_tool(listed: object, owner: str, provider: AnyProvider | None) -> AnyTo
         digest=spec_digest(spec, label, **marks),
         accepts=accepts,
         reach=listed.reach,
-        version=f"{owner}@{listed.version}",
+        version=f"{owner}@{listed.version}#{digest('listed', msgspec.to_builtins(listed))[:20]}",
         provided=(owner, listed),
     )
 

@@ -171,7 +171,7 @@ async def test_functions_and_providers_that_define_a_turn_know_the_dependencies(
         "b",
         model=model,
         instructions=lambda turn: turn.session,
-        tools=[hf.toolset(BankShelf(), find).filter(lambda turn, tool: tool.read_only).prefix("x_")],
+        tools=[hf.toolset(BankShelf(), find).filter(lambda _, tool: tool.read_only).prefix("x_")],
     )
     async with hf.open(None, agents=[agent, chosen], deps=Bank(3)) as runtime:
         outcome = await runtime.run(agent, "how much?", settings=hf.Settings(seed=1))

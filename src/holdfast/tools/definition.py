@@ -586,7 +586,8 @@ def _read_json_schema(function: Callable[..., Any], label: str, schema: dict[str
     if context in properties:
         raise ToolInvalid(label, context, "it is the context, and a property of the schema; rename one of them")
     try:
-        inspect.signature(function).bind(**dict.fromkeys([*properties, *([context] if context else [])]))
+        names: list[str] = [*properties] if context is None else [*properties, context]
+        inspect.signature(function).bind(**dict.fromkeys(names))
     except TypeError as error:
         raise ToolInvalid(label, None, f"it does not take the properties of its schema by name: {error}") from None
     return accepts

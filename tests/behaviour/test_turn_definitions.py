@@ -19,10 +19,12 @@ from holdfast.messages import ToolMessage
 from holdfast.models import register
 from holdfast.runtime.replay_check import check_turns
 from holdfast.store import open_store
-from holdfast.testing import ScriptedModel, call, text
+from holdfast.testing import ScriptedModel, call, error, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.behaviour.shell import Shell
 
     from holdfast.store import Store
 
@@ -292,6 +294,21 @@ async def test_what_an_untrusted_tool_said_taints_a_later_turn_that_no_longer_ha
         assert "say, t1/2.tools/1.say of s" in approval.why
 
 
+async def test_taint_counts_where_only_the_provider_lists_tools_that_reach_out() -> None:
+    private, outside = hf.Reach(private=True), hf.Reach(external=True)
+    shelf = Shelf(
+        [
+            hf.ProvidedTool("say", "Say.", WORD, read_only=True, reach=private),
+            hf.ProvidedTool("fetch", "Fetch.", WORD, read_only=True, reach=outside),
+        ]
+    )
+    model = ScriptedModel([call("say", word="x"), call("fetch", word="y"), text("Done.")])
+    async with hf.open(None, agents=[agent_of(model, [shelf], policy=None)]) as runtime:
+        await runtime.session("s", agent="a").send("hello")
+        await until(lambda: _waits(runtime))
+        assert [(each.tool, each.rule) for each in await runtime.approvals()] == [("fetch", "taint")]
+
+
 async def test_a_call_of_a_provider_goes_on_in_the_background_in_another_process() -> None:
     listed = [hf.ProvidedTool("say", "Say a word.", WORD, idempotent=True)]
     release = asyncio.Event()
@@ -472,6 +489,17 @@ async def test_an_unknown_model_is_refused_before_anything_is_accepted() -> None
             with pytest.raises(errors.UsageError):
                 await say(runtime, **wrong)
         assert await runtime.sessions() == []
+
+
+async def test_a_retry_asks_the_model_of_the_request_again(played: ScriptedModel) -> None:
+    failing = ScriptedModel(lambda _: error("overloaded", kind="bad_request"), name="played:it")
+    register("played", lambda _: failing)
+    async with hf.open(None, agents=[agent_of(ScriptedModel([]))]) as runtime:
+        turn = await runtime.session("s", agent="a").send("hi", model="played:it", settings=hf.Settings(seed=2))
+        assert (await turn.outcome()).status == "failed"
+        register("played", lambda _: played)
+        assert (await (await turn.retry()).outcome()).text == "ok"
+    assert [request.settings.seed for request in played.requests] == [2]
 
 
 async def test_the_same_key_with_another_model_is_another_request(played: ScriptedModel) -> None:
@@ -724,13 +752,47 @@ async def test_secrets_in_instructions_and_lists_stay_out_of_the_journal(monkeyp
     assert secret not in model.requests[0].instructions
 
 
+async def recorded_environments(runtime: hf.Runtime) -> list[str]:
+    keys = [getattr(entry.record, "key", "") async for entry in runtime.store.read_all("s")]
+    return [key for key in keys if "%environment" in key]
+
+
+async def test_a_definition_is_recorded_once_for_each_turn() -> None:
+    model = ScriptedModel([call("look", word="x"), text("One."), text("Two.")])
+    async with hf.open(None, agents=[agent_of(model, [look], second)]) as runtime:
+        await say(runtime)
+        await say(runtime)
+        assert await recorded_environments(runtime) == ["t1/%environment-1", "t2/%environment-1"]
+
+
+async def test_an_agent_that_is_the_same_again_for_all_turns_is_recorded_again() -> None:
+    async with open_store(None) as store:
+        for instructions in ("Same.", second, "Same."):
+            async with hf.Runtime(
+                store, [agent_of(ScriptedModel(lambda _: "ok"), instructions=instructions)]
+            ) as runtime:
+                await say(runtime)
+        async with hf.Runtime(store, (), drive=False) as runtime:
+            assert [told for _, told, _, _ in await asked_of(runtime)] == ["Same.", "Second.", "Same."]
+
+
+async def test_a_person_sees_what_a_turn_was_defined_as(shell: Shell) -> None:
+    agent = agent_of(ScriptedModel(lambda _: "ok"), [Shelf()], Told("One.", "Two."))
+    async with hf.open(shell.folder / "s.db", agents=[agent]) as runtime:
+        await say(runtime)
+        await say(runtime)
+    done = await asyncio.to_thread(shell, "--store", "s.db", "show", "s")
+    assert done.returncode == 0, done.stderr
+    assert "1 tool" in done.stdout
+    assert "-One." in done.stdout
+    assert "+Two." in done.stdout
+
+
 async def test_an_agent_without_functions_and_providers_is_recorded_as_before() -> None:
     async with hf.open(None, agents=[agent_of(ScriptedModel(lambda _: "ok"), [look], "Be brief.")]) as runtime:
         await say(runtime)
         await say(runtime)
-        found = [entry.record async for entry in runtime.store.read_all("s")]
-    kept = [getattr(record, "key", "") for record in found if "%environment" in getattr(record, "key", "")]
-    assert kept == ["t1/1.model/%environment-1"]
+        assert await recorded_environments(runtime) == ["t1/1.model/%environment-1"]
 
 
 # ---- tools by a JSON schema ------------------------------------------------------------------------------------------

@@ -92,9 +92,11 @@ def wanted_deps(hint: object) -> object:
 
 def deps_of_context(function: Callable[..., object]) -> object:
     """The type of the dependencies in the annotation of the first parameter, a context; None if it names none."""
-    called = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
+    called: Any = getattr(function, "func", function)  # that of a partial
+    if not inspect.isroutine(cast("object", called)):
+        called = type(called).__call__
     try:
-        hints = get_type_hints(called.func if isinstance(called, partial) else called)
+        hints = get_type_hints(called)
         first = next(iter(inspect.signature(function).parameters), "")
     except Exception:  # a name that is only there for type checkers, or no signature
         return None

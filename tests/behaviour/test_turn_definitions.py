@@ -781,7 +781,7 @@ async def test_a_person_sees_what_a_turn_was_defined_as(shell: Shell) -> None:
     async with hf.open(shell.folder / "s.db", agents=[agent]) as runtime:
         await say(runtime)
         await say(runtime)
-    done = await asyncio.to_thread(shell, "--store", "s.db", "show", "s")
+    done = await asyncio.to_thread(shell, "show", "s", "--store", "s.db")
     assert done.returncode == 0, done.stderr
     assert "1 tool" in done.stdout
     assert "-One." in done.stdout

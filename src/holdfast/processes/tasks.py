@@ -554,9 +554,8 @@ class Tasks:
             from holdfast.tools.providers import chosen_tool  # only where agents have providers
 
             provided = msgspec.to_builtins(chosen_tool(call.tool))
-        return TaskCall(
-            *(sent.name, sent.arguments or {}, sent.id, turn, call.key, idempotency, begun, *version), provided=provided
-        )
+        given = sent.name, sent.arguments or {}, sent.id, turn, call.key, idempotency
+        return TaskCall(*given, begun, *version, provided=provided)
 
     # ---- for hosts and for tools ----
 

@@ -117,6 +117,7 @@ class _Definer:
         except (errors.InstructionsFailed, errors.ToolChoiceFailed) as error:
             ask = self._request(digest_of_bytes("environment", place.encode()))
             outcome: Done | Failed = performer.failed(place, ask, error, begun)
+            body = None
         else:
             prepared = prepare(made)
             ask = self._request(prepared.environment_id, msgspec.Raw(msgspec.json.encode({"prefix": prepared.prefix})))
@@ -131,11 +132,7 @@ class _Definer:
         crash_point("environment.before_record")
         performer.submit([outcome], patient=True)
         crash_point("environment.after_record")
-        return (
-            outcome
-            if isinstance(outcome, Failed)
-            else msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
-        )
+        return outcome if body is None else msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
 
     def _request(self, content: str, body: msgspec.Raw = ABSENT) -> EffectRequest:
         cause, step = self._performer.cause, self._performer.iteration or 0

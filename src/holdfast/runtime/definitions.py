@@ -110,10 +110,7 @@ class _Definer:
             if len(body) > MAX_BYTES:
                 raise self._failed(f"it has {len(body):,} bytes, and may have {MAX_BYTES:,}")
             body = performer.redactor.bytes(body, numbers=False)
-            made = define_agent(
-                _as_recorded(agent, _decode(body)), model=self._turn.model, settings=self._turn.settings
-            )
-            self._check(made)
+            made = self._checked(body)
         except (errors.InstructionsFailed, errors.ToolChoiceFailed) as error:
             ask = self._request(digest_of_bytes("environment", place.encode()))
             outcome: Done | Failed = performer.failed(place, ask, error, begun)
@@ -138,16 +135,18 @@ class _Definer:
         cause, step = self._performer.cause, self._performer.iteration or 0
         return EffectRequest("sync_environment", self._agent.name, content, body, cause=cause, iteration=step)
 
-    def _check(self, agent: Agent) -> None:
-        """Raise `ToolChoiceFailed` if the agent can't be used as it was defined."""
+    def _checked(self, definition: bytes) -> Agent:
+        """The agent of the turn; `ToolChoiceFailed` if it can't be used like that."""
         try:
-            prepared = prepare(agent)
-            if agent.policy is None:
-                check_agent(agent.name, [prepared.subject(name) for name in agent.tools], None)
-            if agent.mode == "code":
+            made = _as_recorded(self._agent, _decode(definition))
+            prepared = prepare(made)
+            if made.policy is None:
+                check_agent(made.name, [prepared.subject(name) for name in made.tools], None)
+            if made.mode == "code":
                 _ = prepared.stubs
-        except errors.UsageError as error:
+        except (errors.UsageError, msgspec.ValidationError) as error:
             raise self._failed(str(error)) from error
+        return define_agent(made, model=self._turn.model, settings=self._turn.settings)
 
     # ---- asking ----
 

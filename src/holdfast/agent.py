@@ -219,8 +219,9 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
         """Seconds that the model waits for a call before it goes to the background; None: no limit."""
         self.limits = default_or_given("limits", Limits, limits, "Limits")
-        parts = tuple(instructions) if isinstance(instructions, list | tuple) else (instructions,)
-        texts = [part for part in parts if type(part) is str]
+        given = cast("object", instructions)
+        parts = tuple(cast("Sequence[Any]", given if isinstance(given, list | tuple) else (given,)))
+        texts: list[str] = [part for part in parts if type(part) is str]
         if not all(callable(part) for part in parts if type(part) is not str) or _too_long(texts):
             wanted = f"text of at most {MAX_INSTRUCTIONS:,} characters, a function of a TurnContext, or a list of these"
             raise AgentInvalid(name, f"its instructions are not {wanted}")

@@ -252,15 +252,15 @@ class _TimelineBuilder:
 
     def _outcome(self, record: records.Outcome) -> None:
         key = keys.parse_key(record.key)
-        if key is None:
-            return
         if self._seq in self._environments:
             agent = "" if record.ask is None else record.ask.target
             before, now = self._last_environments.get(agent), self._environments[self._seq]
             self._last_environments[agent] = now
             state, diff = ("new", ()) if before is None else ("changed", tuple(environment_changes(before, now)))
             fields = {"name": now.model, "state": state, "text": describe_environment(now), "changes": diff}
-            self._step(key.run, "environment", agent=agent, **fields)
+            self._step(record.key.partition("/")[0], "environment", agent=agent, **fields)
+        elif key is None:
+            return
         elif key.inner:
             self._inner(key.run, record)
         elif key.name == "model":

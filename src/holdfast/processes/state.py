@@ -123,6 +123,8 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The host made the call outside a turn. It is authorized before it begins."""
     notify: bool = False
     """A host call notifies its session when it ends."""
+    provided: dict[str, Any] | None = None
+    """The tool of a provider as it was listed for the turn (a `ChosenTool`); None for a tool of the agent's code."""
 
     @property
     def is_silent(self) -> bool:

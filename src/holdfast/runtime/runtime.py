@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from holdfast import errors, eventloop
 from holdfast.agent import Agent, OutputT, prepare, team_of
-from holdfast.deps import NO_DEPS, check_deps
+from holdfast.deps import NO_DEPS, check_deps, deps_of_context
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.logs import log_event
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from holdfast.events import Event
     from holdfast.memory import Memory
+    from holdfast.messages import Settings
     from holdfast.processes import definition
     from holdfast.records import Status
     from holdfast.runtime.turn import TurnOutcome
@@ -352,6 +353,8 @@ class Runtime:
         if self._drives and known is None:
             for tool in agent.tools.values():
                 check_deps(self._deps, tool.accepts.deps, f"the tool {tool.name!r} of the agent {agent.name!r}")
+            for instruct in () if (choices := prepare(agent).choices) is None else choices.functions:
+                check_deps(self._deps, deps_of_context(instruct), f"the instructions of the agent {agent.name!r}")
         if known is None:
             check_workspaces([agent], self.store.path)
             self.agents[agent.name] = agent
@@ -436,14 +439,20 @@ class Runtime:
         key: str | None = None,
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> TurnOutcome[OutputT]:
-        """Send a prompt and wait for the outcome, in a new session unless `session` names one."""
+        """Send a prompt and wait for the outcome, in a new session unless `session` names one.
+
+        `model` and `settings` are for this turn, in place of those of the agent: see `Session.send`.
+        """
         name = f"run-{secrets.token_hex(6)}" if session is None else session
         check_id("session", name)
         # Expected before the input is accepted: the end can't be missed, and nothing has to be read.
         with self._context.changes.expecting(name, MAX_INT, ends=True) as expected:
             asked = self._sessions.handle(name, agent, expected=expected)
-            return await (await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)).outcome()
+            options: dict[str, Any] = {"deadline": deadline, "metadata": metadata, "model": model, "settings": settings}
+            return await (await asked.send(prompt, key=key, **options)).outcome()
 
     @overload
     async def call(

@@ -15,7 +15,8 @@ from holdfast import errors, media, names
 from holdfast.agent import Agent, OutputT_co, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
-from holdfast.messages import Attachment, Message, Text, Usage
+from holdfast.messages import Attachment, Message, Settings, Text, Usage
+from holdfast.models.registry import check_model_name
 from holdfast.policy.admission import Admission, decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
@@ -107,6 +108,8 @@ class Session(Generic[OutputT_co]):
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
         untrusted: bool = False,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> Turn[OutputT_co]:
         """Send an input. When this returns, it is durable and will be answered.
 
@@ -116,7 +119,12 @@ class Session(Generic[OutputT_co]):
         values, or results of `runtime.attachments.put`. `metadata` is a JSON object about the input for tools, hooks,
         events and the history; the model does not see it. `untrusted` says that strangers wrote the input (a mail, a
         form): it taints the session like a page that a tool has read.
+
+        `model` is the name of a model for this turn, in place of the agent's; each of the `settings` that you set
+        replaces that of the agent. Both hold for the whole turn, also after a handoff or a restart, and not for
+        sub-agents; an input that steers can't have them.
         """
+        requested = _check_request(model, settings, steer=steer)
         if metadata is not None:
             metadata = _check_metadata(metadata)
         agent = await self._named_agent()
@@ -128,6 +136,8 @@ class Session(Generic[OutputT_co]):
             deadline_ms=None if deadline is None else milliseconds(deadline),
             deadline_from_start=self._from_start and deadline is not None,
             metadata=metadata,
+            model=model,
+            settings=requested,
             caller="" if (tracer := self._context.changes.tracer) is None else tracer.export.caller(),
             taint=InputTaint(f"{f'the input {key!r}' if key else 'an input'} of {self.id}") if untrusted else None,
         )
@@ -275,6 +285,21 @@ def _check_metadata(given: object) -> dict[str, Any]:
     found = cast("dict[str, Any]", given)
     check_json(found)
     return found
+
+
+def _check_request(model: object, settings: object, *, steer: bool) -> dict[str, Any] | None:
+    """The settings that an input asks for, as it keeps them. An unknown model is refused here."""
+    if model is not None:
+        check_model_name(names.check_string("model", model))
+    if steer and (model is not None or settings is not None):
+        raise errors.InvalidArgument("steer", steer, "False where a model or settings are given: they are for a turn")
+    if settings is None:
+        return None
+    if not isinstance(settings, Settings):
+        raise errors.InvalidArgument("settings", settings, "a Settings")
+    given: dict[str, Any] = msgspec.to_builtins(settings)
+    check_json(given)
+    return given or None
 
 
 def _input_parts(content: object) -> list[Text | media.File | Attachment]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable as Awaitable
 from collections.abc import Callable, Coroutine, Iterator
 from collections.abc import Mapping as Mapping
 from collections.abc import Sequence as Sequence
+from datetime import date as date
 from datetime import datetime as datetime
 from datetime import timedelta as timedelta
 from pathlib import Path as Path
@@ -70,6 +71,7 @@ from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
 from holdfast.store.retention import Forgotten as Forgotten
+from holdfast.store.spending import Spend as Spend
 from holdfast.store.sqlite.backup import BackupReport as BackupReport
 from holdfast.telemetry import Telemetry as Telemetry
 from holdfast.tools.definition import AnyTool as AnyTool
@@ -106,6 +108,8 @@ class SyncRuntime:
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
     ) -> list[Journal]:
         """List sessions, the last changed first."""
+    def spent(self, agent: Agent[Any, Any] | str, *, day: date | None = None) -> Spend:
+        """Everything that the sessions of an agent have used, in total or on one day (UTC): what `Limits` counts."""
     def forget(
         self,
         session: str,

@@ -39,7 +39,7 @@ class Invoice(BaseModel):
     cents: int
 
 
-def clerk(model: hf.Model | str, budget: float) -> hf.Agent[None, Invoice]:
+def clerk(model: hf.Model | str, budget: float) -> hf.Agent[object, Invoice]:
     """The agent that reads the documents. All of them together may cost `budget` dollars."""
     return hf.Agent(
         "clerk",
@@ -51,7 +51,7 @@ def clerk(model: hf.Model | str, budget: float) -> hf.Agent[None, Invoice]:
 
 
 async def extract(
-    runtime: hf.Runtime, agent: hf.Agent[None, Invoice], name: str, document: str, *, attempts: int, budget: float
+    runtime: hf.Runtime, agent: hf.Agent[object, Invoice], name: str, document: str, *, attempts: int, budget: float
 ) -> hf.TurnOutcome[Invoice]:
     """Read one document, however often this program is started: the same keys are the same turns."""
     version = hashlib.sha256(document.encode()).hexdigest()[:12]  # a document that was corrected is another one

@@ -51,6 +51,7 @@ class Terminal:
         self._ask = ask
         self._yes = yes
         self._asked: hf.Approval | None = None
+        self._answered: set[str] = set()
         self._column = 0
         self.ended: asyncio.Queue[hf.Event] = asyncio.Queue()
 
@@ -70,7 +71,7 @@ class Terminal:
                 self._line("\n".join(f"   {line}" for line in note.splitlines()), DIM)
             case hf.ToolCallFinished() if event.state != "ok":
                 self._line(f"<- {event.tool}: {event.state}, {str(event.content)[:200]}", RED)
-            case hf.events.ApprovalRequested() | hf.TurnWaiting():
+            case hf.events.ApprovalRequested() | hf.TurnWaiting() | hf.events.ToolCallStarted():
                 await self._ask_about_calls()
             case hf.TurnCompleted():
                 self._line(f"({event.steps} steps, {event.usage.total} tokens)", DIM)
@@ -92,32 +93,41 @@ class Terminal:
             return
         approval, (word, _, reason) = self._asked, line.strip().partition(" ")
         self._asked = None
+        if word.lower() in {"y", "yes", "n", "no", "a", "always"}:
+            self._answered.add(approval.id)
         try:
             match word.lower():
                 case "y" | "yes":
                     await self._runtime.approve(approval.id, digest=approval.digest)
                 case "n" | "no":
                     await self._runtime.deny(approval.id, reason)
-                case "a" | "always" if approval.always is not None:
+                case "a" | "always":
                     await self._runtime.approve(approval.id, digest=approval.digest, always=approval.always)
                 case _:
                     pass
-        except hf.UsageError as error:  # answered elsewhere, say
+        except hf.UsageError as error:  # another terminal was quicker, say
             self._line(str(error), RED)
         await self._ask_about_calls()
 
     async def _ask_about_calls(self) -> None:
         """Show the next call that needs a person. Where nobody can answer, it is denied."""
-        for approval in await self._runtime.approvals(self._session.id):
-            if self._yes:
-                await self._runtime.approve(approval.id)
-            elif not self._ask:
-                await self._runtime.deny(approval.id, "nobody is at a terminal; --yes allows all commands")
-            elif self._asked is None:
+        waiting = {one.id: one for one in await self._runtime.approvals(self._session.id)}
+        if self._asked is not None and self._asked.id not in waiting:  # another terminal answered it
+            self._asked = None
+        for approval in waiting.values():
+            if approval.id in self._answered or self._asked is not None:
+                continue
+            if self._ask and not self._yes:
                 self._asked = approval
                 always = "" if approval.always is None else ", a(lways)"
                 self._line(f"Run this? {json.dumps(approval.arguments, ensure_ascii=False)}")
                 self._line(f"y(es), n(o) [REASON]{always}")
+            else:
+                self._answered.add(approval.id)
+                if self._yes:
+                    await self._runtime.approve(approval.id)
+                else:
+                    await self._runtime.deny(approval.id, "nobody is at a terminal; --yes allows all commands")
 
     def _end(self, event: hf.Event) -> None:
         self._asked = None
@@ -159,15 +169,20 @@ async def last_session(store: Path) -> tuple[str, int, str] | None:
         lines = await runtime.sessions(agent="coder", limit=1)
         if not lines:
             return None
-        line, interrupted = lines[0], ""
-        if line.status in {"running", "waiting"}:
-            history = await runtime.session(line.id).history()
-            requests = [one.text for one in history if isinstance(one, hf.UserMessage) and one.origin == "user"]
-            open_calls = history[-1].calls if isinstance(history[-1], hf.AssistantMessage) else ()
-            middle = ", ".join(f"{one.name} {json.dumps(one.arguments)[:80]}" for one in open_calls) or "thinking"
-            what = "waiting for your answer about" if line.status == "waiting" else "in the middle of"
-            interrupted = f"It was interrupted at {requests[-1]!r}, {what}: {middle}. It goes on."
-    return line.id, line.head, interrupted
+        session, interrupted = runtime.session(lines[0].id), ""
+        turn, history = await session.open_turn(), await session.history()
+        if turn is not None:
+            said = [one.text for one in history if isinstance(one, hf.UserMessage) and one.origin == "user"]
+            calls = history[-1].calls if history and isinstance(history[-1], hf.AssistantMessage) else ()
+            middle = ", ".join(f"{one.name} {json.dumps(one.arguments)[:80]}" for one in calls) or "thinking"
+            match await turn.status():
+                case "queued":
+                    interrupted = "It was interrupted before it began with your last request. It begins now."
+                case "waiting":
+                    interrupted = f"It was interrupted at {said[-1]!r}, waiting for your answer about: {middle}."
+                case _:
+                    interrupted = f"It was interrupted at {said[-1]!r}, in the middle of: {middle}. It goes on."
+    return session.id, lines[0].head, interrupted
 
 
 def read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None]) -> None:
@@ -257,7 +272,7 @@ def scripted() -> ScriptedModel:
         more = f" You also said: {said[-1]}" if len(said) > 1 else ""
         return stream("It ", "is ", "done: ", f"{verdict}.", more)
 
-    return ScriptedModel(lambda _: paced(0.15, work), name="scripted:coder")
+    return ScriptedModel(lambda _: paced(0.05, work), name="scripted:coder")
 
 
 def main() -> int:

@@ -200,16 +200,24 @@ class Session(Generic[OutputT_co]):
         """The status: idle, running, waiting, or how the last turn ended."""
         return (await self._context.store.journal(self.id)).status
 
+    async def open_turn(self) -> Turn[OutputT_co] | None:
+        """The turn that runs or waits, or else the next in the queue; None if all turns have ended."""
+        store = self._context.store
+        while True:
+            conversation = await session_records.read_present(store, self.id)
+            if conversation.turn is not None:
+                return self.turn(conversation.turn.run)
+            for found in await store.pending(self.id):
+                if isinstance(decode_input(found.body), UserInput):
+                    return Turn(self._context, self.id, found.input)
+            if (await store.journal(self.id)).head == conversation.seq:  # else one may have begun in between
+                return None
+
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
         reason = names.check_text("reason", reason)
-        conversation = await session_records.read_present(self._context.store, self.id)
-        if conversation.turn is not None:
-            return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
-        for found in await self._context.store.pending(self.id):
-            if isinstance(decode_input(found.body), UserInput):
-                return await self._context.sessions.request_stop(self.id, keys.turn_id(found.input), reason)
-        return "too_late"
+        turn = await self.open_turn()
+        return "too_late" if turn is None else await self._context.sessions.request_stop(self.id, turn.id, reason)
 
     async def history(self, *, at: int | None = None) -> list[Message]:
         """All messages, oldest first, including those of the running turn; `at` shows them as of a record."""

@@ -24,8 +24,9 @@ from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, delayed, error, text
@@ -104,7 +105,8 @@ def describe(name: str, outcome: hf.TurnOutcome[Invoice]) -> dict[str, Any]:
     """The line of a document."""
     if outcome.value is not None:
         return {"document": name, "status": outcome.status, **outcome.value.model_dump()}
-    return {"document": name, "status": outcome.status, "code": outcome.code, "reason": outcome.message}
+    reason = outcome.text or outcome.message  # what the model said, if it said something that does not fit
+    return {"document": name, "status": outcome.status, "code": outcome.code, "reason": reason}
 
 
 def print_summary(outcomes: dict[str, hf.TurnOutcome[Invoice]], cost: float | None, results: Path) -> None:
@@ -112,9 +114,9 @@ def print_summary(outcomes: dict[str, hf.TurnOutcome[Invoice]], cost: float | No
     console = Console()
     failed = {name: outcome for name, outcome in outcomes.items() if not outcome.ok}
     if failed:
-        table = Table("document", "status", "code", "reason", title="not read")
+        table = Table(Column("document", no_wrap=True), Column("code", no_wrap=True), "reason", title="not read")
         for name, outcome in list(failed.items())[:20]:
-            table.add_row(name, outcome.status, outcome.code, outcome.message[:80])
+            table.add_row(escape(name), outcome.code, escape(describe(name, outcome)["reason"][:200]))
         console.print(table)
         more = f"{len(failed) - 20} more are in {results}. " if len(failed) > 20 else ""
         console.print(f"{more}Correct the documents, or try again with more --attempts or a larger --budget.")

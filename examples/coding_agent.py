@@ -39,7 +39,8 @@ def coder(workspace: Path, model: hf.Model | str) -> hf.Agent[object, str]:
     else:
         print(f"{RED}The agent can't run commands here: {problem}{PLAIN}")
     policy = [hf.ask("shell"), hf.allow("*")]
-    return hf.Agent("coder", model=model, instructions=INSTRUCTIONS, tools=tools, policy=policy)
+    limits = hf.Limits(steps=200)
+    return hf.Agent("coder", model=model, instructions=INSTRUCTIONS, tools=tools, policy=policy, limits=limits)
 
 
 class Terminal:

@@ -5,7 +5,7 @@ is never asked, or paid for, again. At the end there is one JSON line for each d
 
     python examples/batch.py invoices --make 500        # writes sample invoices into the folder, then reads them
     python examples/batch.py invoices --budget 2 --concurrency 40
-    python examples/batch.py invoices --attempts 5      # tries the failures again
+    python examples/batch.py invoices --retries 5       # tries again what failed
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import os
 import random
 import re
 import sys
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +51,20 @@ def clerk(model: hf.Model | str, budget: float) -> hf.Agent[object, Invoice]:
 
 
 async def extract(
-    runtime: hf.Runtime, agent: hf.Agent[object, Invoice], name: str, document: str, *, attempts: int, budget: float
+    runtime: hf.Runtime, agent: hf.Agent[object, Invoice], name: str, document: str, *, retries: int, budget: float
 ) -> hf.TurnOutcome[Invoice]:
-    """Read one document, however often this program is started: the same keys are the same turns."""
+    """Read one document, however often this program is started: the same key is the same turn."""
     version = hashlib.sha256(document.encode()).hexdigest()[:12]  # a document that was corrected is another one
-    turn = await runtime.session(f"{name}-{version}", agent=agent).send(document, key="extract")
-    failures = 0
-    for number in count(2):
+    session = runtime.session(f"{name}-{version}", agent=agent)
+    turn = await session.send(document, key="extract")
+    turn = await session.last_turn() or turn  # the newest try, if an earlier start had to try again
+    outcome = await turn.outcome()
+    for _ in range(retries):
+        if outcome.ok or (outcome.status == "limit" and (outcome.allowed or 0) >= budget):
+            break
+        turn = await turn.retry()
         outcome = await turn.outcome()
-        failures += outcome.status == "failed"
-        money_left = outcome.status != "limit" or (outcome.allowed or 0) < budget
-        if outcome.ok or failures >= attempts or not money_left:
-            return outcome
-        turn = await turn.retry(key=f"try-{number}")
-    raise AssertionError
+    return outcome
 
 
 async def read_all(
@@ -81,7 +80,7 @@ async def read_all(
 
         async def read(name: str, document: str) -> None:
             outcomes[name] = await extract(
-                runtime, agent, name, document, attempts=options.attempts, budget=options.budget
+                runtime, agent, name, document, retries=options.retries, budget=options.budget
             )
             failed = sum(not outcome.ok for outcome in outcomes.values())
             progress.update(bar, advance=1, description=f"reading, {failed} failed" if failed else "reading")
@@ -119,7 +118,7 @@ def print_summary(outcomes: dict[str, hf.TurnOutcome[Invoice]], cost: float | No
             table.add_row(escape(name), outcome.code, escape(describe(name, outcome)["reason"][:200]))
         console.print(table)
         more = f"{len(failed) - 20} more are in {results}. " if len(failed) > 20 else ""
-        console.print(f"{more}Correct the documents, or try again with more --attempts or a larger --budget.")
+        console.print(f"{more}Correct the documents, or start again, with a larger --budget if it is used up.")
     money = "at an unknown cost" if cost is None else f"for ${cost:.4f}"
     console.print(f"{len(outcomes) - len(failed)} of {len(outcomes)} documents read {money}: {results}")
 
@@ -164,7 +163,7 @@ def main() -> int:
     parser.add_argument("--store", type=Path, help="the store (batch.db in the folder)")
     parser.add_argument("--results", type=Path, help="the JSON lines to write (results.jsonl in the folder)")
     parser.add_argument("--concurrency", type=int, default=20, help="documents at the same time")
-    parser.add_argument("--attempts", type=int, default=3, help="how often a document that failed is tried in all")
+    parser.add_argument("--retries", type=int, default=2, help="how often this start tries again what failed")
     parser.add_argument("--budget", type=float, default=1.0, help="dollars for all documents, over all starts")
     parser.add_argument("--model", help="provider:name of a real model, instead of the scripted one")
     options = parser.parse_args()

@@ -50,37 +50,6 @@ async def test_a_queued_turn_is_cancelled_before_it_begins(stage: Stage) -> None
         assert await check(runtime.store) == []
 
 
-async def test_the_open_turn_of_a_session_is_the_one_that_runs_and_none_when_all_have_ended(
-    tmp_path: Path, stage: Stage
-) -> None:
-    agent = agent_of(stage, [call("acts"), text("Done."), text("Again.")])
-    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
-        session = runtime.session("s", agent=agent)
-        first = await session.send("first")
-        await asyncio.wait_for(stage.reached.wait(), SOON)
-        second = await session.send("second")
-        found = await session.open_turn()
-        assert found is not None
-        assert (found.id, await found.status()) == (first.id, "running")
-        stage.go_on.set()
-        await second.outcome(timeout=SOON)
-        assert await session.open_turn() is None
-        assert await (await session.fork()).open_turn() is None
-
-
-async def test_the_open_turn_of_a_session_that_nobody_drives_is_the_first_in_the_queue(
-    tmp_path: Path, stage: Stage
-) -> None:
-    agent = agent_of(stage, [text("never")])
-    async with hf.open(tmp_path / "s.db", agents=[agent], drive=False) as runtime:
-        session = runtime.session("s", agent=agent)
-        first = await session.send("first")
-        await session.send("second")
-        found = await session.open_turn()
-        assert found is not None
-        assert (found.id, await found.status()) == (first.id, "queued")
-
-
 async def test_a_turn_that_nobody_drives_yet_is_cancelled_where_it_begins(tmp_path: Path, stage: Stage) -> None:
     agent = agent_of(stage, [text("never")])
     async with hf.open(tmp_path / "s.db", agents=[agent], drive=False) as runtime:

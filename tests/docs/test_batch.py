@@ -88,7 +88,7 @@ async def _killed_again_and_again(batch: Batch, documents: int, kills: int, seed
         dead += process.returncode == -signal.SIGKILL
         paid = batch.answers()
         paid_for |= {name: paid[name] for name in await batch.recorded() if name not in paid_for}
-        process = batch.start("--attempts", 9)
+        process = batch.start("--retries", 8)
     out, err = process.communicate(timeout=PATIENCE)
     paid, results = batch.answers(), batch.results()
     unread = {name for name in results if int(name) % 100 == 0}
@@ -103,7 +103,7 @@ async def _killed_again_and_again(batch: Batch, documents: int, kills: int, seed
 
 
 async def test_a_killed_batch_goes_on_and_pays_for_no_recorded_document_again(batch: Batch) -> None:
-    await _killed_again_and_again(batch, documents=60, kills=2, seed=7)
+    await _killed_again_and_again(batch, documents=40, kills=2, seed=7)
 
 
 @pytest.mark.torture
@@ -114,7 +114,7 @@ async def test_a_batch_of_500_survives_many_kills(batch: Batch, seed: int) -> No
 
 
 def test_a_second_start_asks_the_model_nothing(batch: Batch) -> None:
-    batch.run("--make", 30, "--attempts", 9)
+    batch.run("--make", 30, "--retries", 8)
     before, first = batch.answers(), batch.results()
     done = batch.run()
     assert "30 of 30 documents read for $" in done.stdout
@@ -125,25 +125,34 @@ def test_a_document_that_was_corrected_is_read_and_the_others_are_not_read_again
     document = batch.folder / "docs" / "bad.txt"
     document.parent.mkdir()
     document.write_text("Invoice 2026-0099\nfor Ada\ntotal EUR ??.??\n", encoding="utf-8")
-    failed = batch.run("--make", 5, "--attempts", 9)
+    failed = batch.run("--make", 5, "--retries", 8)
     assert failed.returncode == 1
     assert batch.results()["bad"]["status"] == "failed"
     document.write_text(document.read_text(encoding="utf-8").replace("??.??", "12.50"), encoding="utf-8")
-    done = batch.run("--attempts", 9)
+    done = batch.run("--retries", 8)
     assert done.returncode == 0, done.stdout + done.stderr
     assert batch.results()["bad"]["cents"] == 1250
     assert max(batch.answers().values()) == 1
 
 
 def test_a_batch_stops_at_its_budget_and_a_larger_one_goes_on_from_there(batch: Batch) -> None:
-    batch.run("--make", 50, "--budget", 0.001, "--attempts", 9)
+    batch.run("--make", 50, "--budget", 0.001, "--retries", 8)
     stopped = [each for each in batch.results().values() if each["status"] != "completed"]
     assert {each["code"] for each in stopped} == {"total_cost_usd"}
     assert 0 < len(stopped) < 50
-    done = batch.run("--budget", 1, "--attempts", 9)
+    done = batch.run("--budget", 1, "--retries", 8)
     assert done.returncode == 0, done.stdout
     assert batch.answers() == Counter(batch.results().keys())
 
 
+def test_the_next_start_tries_again_what_failed_and_only_that(batch: Batch) -> None:
+    batch.run("--make", 60, "--retries", 0)
+    read = {name for name, each in batch.results().items() if each["status"] == "completed"}
+    done = batch.run("--retries", 8)
+    assert done.returncode == 0, done.stdout
+    assert {name: batch.answers()[name] for name in read} == dict.fromkeys(read, 1)
+    assert batch.run("--retries", 0).returncode == 0  # a later try that succeeded counts
+
+
 def test_the_progress_bar_is_for_terminals_alone(batch: Batch) -> None:
-    assert batch.run("--make", 3, "--attempts", 9).stderr == ""
+    assert batch.run("--make", 3, "--retries", 8).stderr == ""

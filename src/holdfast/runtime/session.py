@@ -27,7 +27,15 @@ from holdfast.runtime.changes import Expectation, follow_session, session_cursor
 from holdfast.runtime.turn import CancelStatus, Turn
 from holdfast.store.inbox import AdmissionWindow, stop_call_key, stop_key
 from holdfast.turns import keys, results
-from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
+from holdfast.turns.conversation import (
+    CancelRequest,
+    Conversation,
+    UsageTotal,
+    UserInput,
+    deadline_wait,
+    decode_input,
+    input_blobs,
+)
 from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
@@ -202,16 +210,31 @@ class Session(Generic[OutputT_co]):
 
     async def open_turn(self) -> Turn[OutputT_co] | None:
         """The turn that runs or waits, or else the next in the queue; None if all turns have ended."""
+        conversation, queued = await self._read_turns()
+        if conversation.turn is not None:
+            return self.turn(conversation.turn.run)
+        return self.turn(queued[0]) if queued else None
+
+    async def last_turn(self) -> Turn[OutputT_co] | None:
+        """The newest turn, also one in the queue or the retry of another; None in a fork that has none of its own."""
+        conversation, queued = await self._read_turns()
+        last = conversation.last if conversation.turn is None else conversation.turn.run
+        if queued:
+            return self.turn(queued[-1])
+        own = last and await self._context.store.input(self.id, keys.input_number(last) or 0)  # else of the parent
+        return self.turn(last) if own else None
+
+    async def _read_turns(self) -> tuple[Conversation, list[str]]:
+        """The conversation, and the turns in the queue."""
         store = self._context.store
         while True:
             conversation = await session_records.read_present(store, self.id)
-            if conversation.turn is not None:
-                return self.turn(conversation.turn.run)
-            for found in await store.pending(self.id):
-                if isinstance(decode_input(found.body), UserInput):
-                    return Turn(self._context, self.id, found.input)
-            if (await store.journal(self.id)).head == conversation.seq:  # else one may have begun in between
-                return None
+            queued, after = list[str](), 0
+            while page := await store.pending(self.id, after=after):
+                queued += [keys.turn_id(each.input) for each in page if isinstance(decode_input(each.body), UserInput)]
+                after = page[-1].input
+            if conversation.turn or queued or (await store.journal(self.id)).head == conversation.seq:
+                return conversation, queued  # else a turn may have begun between the two reads
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""

@@ -321,6 +321,8 @@ class SyncSession(Generic[OutputT_co]):
         """The status: idle, running, waiting, or how the last turn ended."""
     def open_turn(self) -> SyncTurn[OutputT_co] | None:
         """The turn that runs or waits, or else the next in the queue; None if all turns have ended."""
+    def last_turn(self) -> SyncTurn[OutputT_co] | None:
+        """The newest turn, also one in the queue or the retry of another; None in a fork that has none of its own."""
     def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
     def history(self, *, at: int | None = None) -> list[Message]:

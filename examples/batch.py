@@ -28,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 import holdfast as hf
-from holdfast.testing import ScriptedModel, delayed, error, text
+from holdfast.testing import ScriptedModel, delayed, text
 
 
 class Invoice(BaseModel):
@@ -54,13 +54,14 @@ async def extract(
     runtime: hf.Runtime, agent: hf.Agent[object, Invoice], name: str, document: str, *, retries: int, budget: float
 ) -> hf.TurnOutcome[Invoice]:
     """Read one document, however often this program is started: the same key is the same turn."""
-    version = hashlib.sha256(document.encode()).hexdigest()[:12]  # a document that was corrected is another one
-    session = runtime.session(f"{name}-{version}", agent=agent)
+    version = hashlib.sha256(f"{name}\n{document}".encode()).hexdigest()[:16]  # a corrected document is another one
+    session = runtime.session(f"document-{version}", agent=agent, metadata={"document": name})
     turn = await session.send(document, key="extract")
     turn = await session.last_turn() or turn  # the newest try, if an earlier start had to try again
     outcome = await turn.outcome()
     for _ in range(retries):
-        if outcome.ok or (outcome.status == "limit" and (outcome.allowed or 0) >= budget):
+        more_money = outcome.code == "total_cost_usd" and (outcome.allowed or 0) < budget  # than at an earlier start
+        if outcome.ok or (outcome.status == "limit" and not more_money):
             break
         turn = await turn.retry()
         outcome = await turn.outcome()
@@ -133,7 +134,7 @@ def scripted(bill: Path) -> ScriptedModel:
 
     def read(request: hf.ModelRequest) -> Any:  # what a script may say
         if random.random() < 0.02:
-            return delayed(0.05, error("try again later", kind="overloaded"))
+            return delayed(0.05, hf.ModelError("try again later", kind="overloaded"))
         document = next(message.text for message in request.messages if isinstance(message, hf.UserMessage))
         found = re.search(r"Invoice (\S+)\nfor (.+)\n(?:.*\n)*total EUR ([\d.]+)", document)
         if found is None:
@@ -169,11 +170,22 @@ def main() -> int:
     options = parser.parse_args()
     options.store = options.store or options.folder / "batch.db"
     options.results = options.results or options.folder / "results.jsonl"
-    if options.make:
-        make_documents(options.folder, options.make)
-    documents = {path.name: path.read_text(encoding="utf-8") for path in sorted(options.folder.glob("*.txt"))}
-    outcomes, cost = asyncio.run(read_all(options, documents))
-    write_results(options.results, outcomes)
+    try:
+        if options.make:
+            make_documents(options.folder, options.make)
+        paths = sorted(options.folder.glob("*.txt"))
+        if not paths:
+            print(f"there are no documents (*.txt) in {options.folder}; --make 500 writes some", file=sys.stderr)
+            return 2
+        documents = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in paths}
+        outcomes, cost = asyncio.run(read_all(options, documents))
+        write_results(options.results, outcomes)
+    except (hf.UsageError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; start again to go on", file=sys.stderr)
+        return 130
     print_summary(outcomes, cost, options.results)
     return 0 if all(outcome.ok for outcome in outcomes.values()) else 1
 

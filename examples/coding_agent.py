@@ -78,7 +78,7 @@ class Terminal:
                 self._line(f"({event.steps} steps, {event.usage.total} tokens)", DIM)
                 self._end(event)
             case hf.TurnFailed() | hf.TurnCancelled() | hf.TurnLimit():
-                self._line(f"{type(event).__name__}: {event.message}", RED)
+                self._line(f"{type(event).__name__.removeprefix('Turn').lower()}: {event.message}", RED)
                 self._end(event)
             case _:
                 pass
@@ -86,29 +86,29 @@ class Terminal:
     async def take(self, line: str) -> None:
         """A line of the person: the answer to a question, or a request, which enters the turn that runs."""
         self._column = 0
+        word, _, reason = line.strip().partition(" ")
         if self._asked is None:
-            if line.strip():
+            if word:
                 await self._session.send(line, steer=True)
             else:
                 self.prompt()
-            return
-        approval, (word, _, reason) = self._asked, line.strip().partition(" ")
-        self._asked = None
-        if word.lower() in {"y", "yes", "n", "no", "a", "always"}:
-            self._answered.add(approval.id)
-        try:
-            match word.lower():
-                case "y" | "yes":
-                    await self._runtime.approve(approval.id, digest=approval.digest)
-                case "n" | "no":
-                    await self._runtime.deny(approval.id, reason)
-                case "a" | "always":
-                    await self._runtime.approve(approval.id, digest=approval.digest, always=approval.always)
-                case _:
-                    pass
-        except hf.UsageError as error:  # another terminal was quicker, say
-            self._line(str(error), RED)
+        elif word.lower() in {"y", "yes", "n", "no", "a", "always"}:
+            await self._answer(self._asked, word[0].lower(), reason)
+        else:
+            self._asked = None  # it asks again
         await self._ask_about_calls()
+
+    async def _answer(self, approval: hf.Approval, word: str, reason: str) -> None:
+        self._asked = None
+        self._answered.add(approval.id)
+        try:
+            if word == "n":
+                await self._runtime.deny(approval.id, reason)
+            else:
+                always = approval.always if word == "a" else None
+                await self._runtime.approve(approval.id, digest=approval.digest, always=always)
+        except (hf.ApprovalClosed, hf.errors.ApprovalUnknown) as error:  # another terminal was quicker
+            self._line(str(error), RED)
 
     async def _ask_about_calls(self) -> None:
         """Show the next call that needs a person. Where nobody can answer, it is denied."""
@@ -118,17 +118,15 @@ class Terminal:
         for approval in waiting.values():
             if approval.id in self._answered or self._asked is not None:
                 continue
-            if self._ask and not self._yes:
+            if self._yes:
+                await self._answer(approval, "y", "")
+            elif not self._ask:
+                await self._answer(approval, "n", "nobody is at a terminal; --yes allows all commands")
+            else:
                 self._asked = approval
                 always = "" if approval.always is None else ", a(lways)"
                 self._line(f"Run this? {json.dumps(approval.arguments, ensure_ascii=False)}")
                 self._line(f"y(es), n(o) [REASON]{always}")
-            else:
-                self._answered.add(approval.id)
-                if self._yes:
-                    await self._runtime.approve(approval.id)
-                else:
-                    await self._runtime.deny(approval.id, "nobody is at a terminal; --yes allows all commands")
 
     def _end(self, event: hf.Event) -> None:
         self._asked = None

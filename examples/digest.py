@@ -71,7 +71,11 @@ class Desk:
         """Read a feed (https://jsonfeed.org)."""
         if source.startswith(("http://", "https://")):
             async with self.http.get(source, raise_for_status=True) as reply:
-                body = await reply.content.read(LONGEST_FEED)
+                body = b""
+                async for chunk in reply.content.iter_any():
+                    body += chunk
+                    if len(body) > LONGEST_FEED:
+                        raise ValueError("the feed is too long")
         else:
             body = await asyncio.to_thread((self.folder / source).read_bytes)
         return [Item(str(item["title"]), str(item["url"])) for item in json.loads(body)["items"][:20]]

@@ -59,7 +59,7 @@ class Batch:
         """The documents that are done, by the journal."""
         async with hf.open(self.folder / "docs" / "batch.db", drive=False) as runtime:
             done = await runtime.sessions(status="completed", limit=500)
-        return {line.id.partition("-")[0] for line in done}
+        return {line.metadata["document"].removesuffix(".txt") for line in done}
 
     async def problems(self) -> list[str]:
         async with open_store(self.folder / "docs" / "batch.db") as store:
@@ -152,6 +152,14 @@ def test_the_next_start_tries_again_what_failed_and_only_that(batch: Batch) -> N
     assert done.returncode == 0, done.stdout
     assert {name: batch.answers()[name] for name in read} == dict.fromkeys(read, 1)
     assert batch.run("--retries", 0).returncode == 0  # a later try that succeeded counts
+
+
+@pytest.mark.parametrize("words", [("--make", 1, "--model", "nobody:home"), ()], ids=["model", "no documents"])
+def test_a_mistake_is_named_in_one_line(batch: Batch, words: tuple[object, ...]) -> None:
+    done = batch.run(*words)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert not (batch.folder / "docs" / "batch.db").exists()
 
 
 def test_the_progress_bar_is_for_terminals_alone(batch: Batch) -> None:

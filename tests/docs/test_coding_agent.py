@@ -223,7 +223,7 @@ def test_ctrl_c_stops_the_turn_and_not_the_program(project: Project) -> None:
         screen.type("Fix the failing test.")
         screen.until("Run this?")
         screen.process.send_signal(signal.SIGINT)
-        screen.until("TurnCancelled: interrupted from the terminal")
+        screen.until("cancelled: interrupted from the terminal")
         screen.type("Go on.")
         screen.until("Run this?")
         screen.type("a")

@@ -239,7 +239,9 @@ def wait_until(condition: Callable[[], object]) -> Any:  # the first truth
 
 def start_and_fire(served: Served) -> Process:
     process = served.start()
-    wait_until(lambda: served.run("fire", "--key", "now").returncode == 0)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("every night at six")  # the trigger is declared
+    assert served.run("fire", "--key", "now").stdout == "fire/now\n"
     return process
 
 

@@ -13,6 +13,7 @@ import shlex
 import signal
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
     from holdfast.store.retention import Forgotten
+    from holdfast.store.spending import Spend
     from holdfast.store.sqlite.backup import BackupReport
     from holdfast.telemetry import Telemetry
     from holdfast.tools.definition import AnyTool, Tool
@@ -383,6 +385,14 @@ class Runtime:
     ) -> list[Journal]:
         """List sessions, the last changed first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
+
+    async def spent(self, agent: Agent[Any, Any] | str, *, day: date | None = None) -> Spend:
+        """Everything that the sessions of an agent have used, in total or on one day (UTC): what `Limits` counts.
+
+        It is counted with the records and costs one read, however many sessions there are.
+        """
+        name = agent.name if isinstance(agent, Agent) else agent
+        return await self.store.spent(name, None if day is None else (day - date(1970, 1, 1)).days)
 
     async def forget(
         self,

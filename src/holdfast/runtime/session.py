@@ -28,7 +28,15 @@ from holdfast.runtime.changes import Cursor, Expectation, follow_session, sessio
 from holdfast.runtime.turn import CancelStatus, Turn
 from holdfast.store.inbox import AdmissionWindow, stop_call_key, stop_key
 from holdfast.turns import keys, results
-from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
+from holdfast.turns.conversation import (
+    CancelRequest,
+    Conversation,
+    UsageTotal,
+    UserInput,
+    deadline_wait,
+    decode_input,
+    input_blobs,
+)
 from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
@@ -210,16 +218,39 @@ class Session(Generic[OutputT_co]):
         """The status: idle, running, waiting, or how the last turn ended."""
         return (await self._context.store.journal(self.id)).status
 
+    async def open_turn(self) -> Turn[OutputT_co] | None:
+        """The turn that runs or waits, or else the next in the queue; None if all turns have ended."""
+        conversation, queued = await self._read_turns()
+        if conversation.turn is not None:
+            return self.turn(conversation.turn.run)
+        return self.turn(queued[0]) if queued else None
+
+    async def last_turn(self) -> Turn[OutputT_co] | None:
+        """The newest turn, also one in the queue or the retry of another; None in a fork that has none of its own."""
+        conversation, queued = await self._read_turns()
+        last = conversation.last if conversation.turn is None else conversation.turn.run
+        if queued:
+            return self.turn(queued[-1])
+        own = last and await self._context.store.input(self.id, keys.input_number(last) or 0)  # else of the parent
+        return self.turn(last) if own else None
+
+    async def _read_turns(self) -> tuple[Conversation, list[str]]:
+        """The conversation, and the turns in the queue."""
+        store = self._context.store
+        while True:
+            conversation = await session_records.read_present(store, self.id)
+            queued, after = list[str](), 0
+            while page := await store.pending(self.id, after=after):
+                queued += [keys.turn_id(each.input) for each in page if isinstance(decode_input(each.body), UserInput)]
+                after = page[-1].input
+            if conversation.turn or queued or (await store.journal(self.id)).head == conversation.seq:
+                return conversation, queued  # else a turn may have begun between the two reads
+
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
         reason = names.check_text("reason", reason)
-        conversation = await session_records.read_present(self._context.store, self.id)
-        if conversation.turn is not None:
-            return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
-        for found in await self._context.store.pending(self.id):
-            if isinstance(decode_input(found.body), UserInput):
-                return await self._context.sessions.request_stop(self.id, keys.turn_id(found.input), reason)
-        return "too_late"
+        turn = await self.open_turn()
+        return "too_late" if turn is None else await self._context.sessions.request_stop(self.id, turn.id, reason)
 
     async def history(self, *, at: int | None = None) -> list[Message]:
         """All messages, oldest first, including those of the running turn; `at` shows them as of a record."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable as Awaitable
 from collections.abc import Callable, Coroutine, Iterator
 from collections.abc import Mapping as Mapping
 from collections.abc import Sequence as Sequence
+from datetime import date as date
 from datetime import datetime as datetime
 from datetime import timedelta as timedelta
 from pathlib import Path as Path
@@ -73,6 +74,7 @@ from holdfast.store.contract import Wait as Wait
 from holdfast.store.notifications import NotificationState as NotificationState
 from holdfast.store.notifications import SettledByHand as SettledByHand
 from holdfast.store.retention import Forgotten as Forgotten
+from holdfast.store.spending import Spend as Spend
 from holdfast.store.sqlite.backup import BackupReport as BackupReport
 from holdfast.telemetry import Telemetry as Telemetry
 from holdfast.tools.definition import AnyTool as AnyTool
@@ -110,6 +112,8 @@ class SyncRuntime:
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
     ) -> list[Journal]:
         """List sessions, the last changed first."""
+    def spent(self, agent: Agent[Any, Any] | str, *, day: date | None = None) -> Spend:
+        """Everything that the sessions of an agent have used, in total or on one day (UTC): what `Limits` counts."""
     def forget(
         self,
         session: str,
@@ -319,6 +323,10 @@ class SyncSession(Generic[OutputT_co]):
         """The metadata with which the session was opened."""
     def status(self) -> Status:
         """The status: idle, running, waiting, or how the last turn ended."""
+    def open_turn(self) -> SyncTurn[OutputT_co] | None:
+        """The turn that runs or waits, or else the next in the queue; None if all turns have ended."""
+    def last_turn(self) -> SyncTurn[OutputT_co] | None:
+        """The newest turn, also one in the queue or the retry of another; None in a fork that has none of its own."""
     def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
     def history(self, *, at: int | None = None) -> list[Message]:

@@ -28,7 +28,7 @@ from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.session_records import read_ending, read_present
 from holdfast.store import Journal, Store, open_store, view_store
 from holdfast.turns import keys
-from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
+from holdfast.turns.conversation import CancelRequest, UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause
 
 
@@ -485,8 +485,7 @@ async def _queued_inputs(store: Store, session: str) -> list[int]:
 
 async def open_waits(store: Store, session: str) -> tuple[str, ...]:
     """The waits that need an answer from outside; empty if the session runs, or is about to."""
-    line = await store.journal(session)
-    if line.status != "waiting":
+    if await _stop_requested(store, session) or (await store.journal(session)).status != "waiting":
         return ()
     turn = (await read_present(store, session)).turn
     if turn is None or turn.parked is None:
@@ -500,6 +499,10 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
         if name != deadline_wait(turn.run) and not is_pause(name):
             names.append(name)
     return tuple(names)
+
+
+async def _stop_requested(store: Store, session: str) -> bool:
+    return any(isinstance(decode_input(each.body), CancelRequest) for each in await store.pending(session))
 
 
 async def find_approval(runtime: Runtime, given: str) -> Approval:

@@ -38,6 +38,8 @@ class InheritedHistory:
     """The intents and outcomes that are used again."""
     journals: dict[str, str] = field(default_factory=dict[str, str])
     """The effects that were done and are done again, each with the journal of the retry that did so last."""
+    birthplaces: dict[str, str] = field(default_factory=dict[str, str])
+    """The store in which each of the older runs was made."""
 
     @property
     def results(self) -> int:

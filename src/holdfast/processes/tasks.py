@@ -547,7 +547,7 @@ class Tasks:
         sent, approved = call.request, isinstance(call, AuthorizedCall) and call.approved
         tool = call.tool if approved else None
         version = (None, None) if tool is None else (tool.digest, tool.implementation)
-        idempotency = call.idempotency or idempotency_key(self._store.id, session, call.key)
+        idempotency = call.idempotency or idempotency_key(self._store.leased_birthplace(session), session, call.key)
         return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, idempotency, begun, *version)
 
     # ---- for hosts and for tools ----

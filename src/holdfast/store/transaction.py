@@ -256,7 +256,8 @@ class Claim(Command[Lease], frozen=True):
         new = tx.new_journals.pop(row.id, None)
         if new is not None and row.wakes > (new.input is not None):
             new = None  # more has come since
-        return Lease(row.id, row.epoch, self.owner, self.ttl_ms, row.head, row.wakes, new)
+        born = tx.rows.retention.birthplace(row.id)
+        return Lease(row.id, row.epoch, self.owner, self.ttl_ms, row.head, row.wakes, new, born)
 
 
 def renew(tx: Transaction, lease: Lease) -> None:

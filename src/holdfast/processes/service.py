@@ -17,6 +17,7 @@ from holdfast.agent import OutputT_co
 from holdfast.crashpoints import crash_point
 from holdfast.deps import check_deps
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
+from holdfast.errors.store import not_served
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.logs import log_event
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
@@ -95,6 +96,8 @@ class Process(Generic[OutputT_co]):
                     line = await self._processes.find(journal)
                     if line.status in TERMINAL_STATUSES:
                         return await self._processes.read(journal)
+                    if line.quarantine is not None and line.moved:
+                        raise not_served(line.id, line.quarantine)
                     error = context.sessions.stuck(journal)
                     if error is not None:
                         raise error

@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast import events, records
 from holdfast.clock import Clock, wall_clock
-from holdfast.errors import CursorInvalid, JournalMissing, StoreClosed
+from holdfast.errors import CursorInvalid, JournalMissing, JournalMoved, StoreClosed
 from holdfast.eventloop import spawn
 from holdfast.messages import Text, ToolCall, UserMessage, decode_reply, message_of_reply
 from holdfast.names import MAX_INT
@@ -368,13 +368,16 @@ class ChangeFeed:
 
     async def _compare(self, waited: list[tuple[str, bool]]) -> None:
         names = list({journal for journal, _ in waited if journal != ALL_JOURNALS})
-        heads = await self.store.heads(names) if names else {}
+        heads, moved = await self.store.watch(names) if names else ({}, {})
         if (ALL_JOURNALS, False) in waited:
             heads[ALL_JOURNALS] = await self.store.last_position()
         for what in waited:
             for found in list(self._waiting.get(what, ())):
                 gone = 0 < found.head < MAX_INT and what[0] not in heads  # forgotten: its reader finds out
-                if (gone or heads.get(what[0], 0) > found.head) and not found.news.done():
+                news = heads.get(what[0], 0) > found.head
+                if what[0] in moved and not news and not found.news.done():
+                    found.news.set_exception(JournalMoved(what[0], moved[what[0]]))
+                elif (gone or news) and not found.news.done():
                     found.news.set_result(None)
 
     def _fail(self, error: Exception) -> None:

@@ -79,6 +79,7 @@ async def _end_drives(context: RuntimeContext, away: MovedAway) -> None:
         if context.engine is not None:
             await context.engine.drop(journal, errors.JournalMoved(journal, "export"))
         context.children.drop(journal)
+        context.changes.ended(journal)  # its waiters find out
     until = context.store.clock.read().mono + away.left_ms
     while context.store.clock.read().mono < until:
         await asyncio.sleep(_POLL)
@@ -126,10 +127,18 @@ async def import_session(
     if source is None:
         return await _import(context, sys.stdin.buffer, name, key_file, trust=trust, dry_run=dry_run)
     try:
-        with source.open("rb") as file:
-            return await _import(context, file, name, key_file, trust=trust, dry_run=dry_run)
+        file = await asyncio.to_thread(_open, source)
     except OSError as error:
         raise errors.SessionFileDamaged(name, 1, f"it can't be read: {error.strerror or error}") from error
+    with file:
+        return await _import(context, file, name, key_file, trust=trust, dry_run=dry_run)
+
+
+def _open(source: Path) -> IO[bytes]:
+    """Open a file, or a pipe that somebody writes; never wait for a writer."""
+    number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    os.set_blocking(number, True)
+    return os.fdopen(number, "rb")
 
 
 async def _import(

@@ -405,6 +405,11 @@ class Store:
         names = _check_journals(journals)
         return await self._read(lambda reader: reader.heads(names))
 
+    async def watch(self, journals: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """The heads of these journals, and why nothing comes any more to those of them that were moved away."""
+        names = _check_journals(journals)
+        return await self._read(lambda reader: (reader.heads(names), reader.moved(names)))
+
     async def wakes(self, journals: Sequence[str]) -> dict[str, int]:
         """The wake counts of these journals; missing ones are left out."""
         names = _check_journals(journals)

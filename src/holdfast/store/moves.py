@@ -13,20 +13,12 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.crashpoints import crash_point
-from holdfast.errors import BlobMissing, ExportRefused, ImportRefused, JournalForgotten, JournalMissing, JournalPruned
+from holdfast.errors import ExportRefused, ImportRefused, JournalForgotten, JournalMissing, JournalPruned
 from holdfast.errors.store import MOVED
 from holdfast.store.contract import Command, JournalRow, Owner, Reader
 from holdfast.store.lease import is_gone
 from holdfast.store.retention import family_of
-from holdfast.store.session_file import (
-    FORMAT,
-    BlobLine,
-    Header,
-    JournalLine,
-    MemoryLine,
-    SessionFileWriter,
-    TombstoneLine,
-)
+from holdfast.store.session_file import FORMAT, Header, SessionFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,18 +67,18 @@ class MoveAway(Command[MovedAway], frozen=True):
 
     def apply(self, tx: Transaction) -> MovedAway:
         rows = exported_family(self.session, tx.rows.retention, tx.journal)
-        first, left = rows[0], 0
-        if first.moved and first.quarantine is not None:  # moved before: the same file is written again
-            return MovedAway(first.quarantine.removeprefix(MOVED), tuple(row.id for row in rows), 0)
+        known, left = rows[0].quarantine or "", 0
+        export = known.removeprefix(MOVED) if rows[0].moved else self.export  # moved before: the same file again
         for row in rows:
-            if row.quarantine is not None:
+            if row.quarantine not in {None, f"{MOVED}{export}"}:
                 raise ExportRefused(self.session, f"{row.id!r} can't be read: {row.quarantine}")
         for row in rows:
             if row.owner is not None and not is_gone(row.owner) and row.owner != self.owner:
                 left = max(left, row.lease_left(tx.now))
-            row.quarantine, row.owner, row.epoch = f"{MOVED}{self.export}", None, row.epoch + 1
-            tx.rows.save_journal(row)
-        return MovedAway(self.export, tuple(row.id for row in rows), left)
+            if row.quarantine is None:
+                row.quarantine, row.owner, row.epoch = f"{MOVED}{export}", None, row.epoch + 1
+                tx.rows.save_journal(row)
+        return MovedAway(export, tuple(row.id for row in rows), left)
 
 
 class ImportSession(Command[SessionReport], frozen=True):
@@ -117,24 +109,14 @@ class ImportSession(Command[SessionReport], frozen=True):
 
     def _check(self, tx: Transaction) -> None:
         """Raise `ImportRefused` if something of the file is there already."""
-        session = self.file.header.session
-        scopes: dict[str, None] = {}
-        for line in self.file.lines():
-            match line:
-                case JournalLine(id=id):
-                    self._check_free(tx, session, id)
-                case TombstoneLine(tombstone=stone):
-                    self._check_free(tx, session, stone.journal)
-                case BlobLine(digest=digest):
-                    if not self.dry_run and not tx.rows.has_blob(digest):
-                        raise BlobMissing(digest)
-                case MemoryLine(entry=entry):
-                    scopes[entry.scope] = None
-                case _:
-                    pass
-        for scope in scopes:
+        file, session = self.file, self.file.header.session
+        for id in (*file.journals, *file.pruned):
+            self._check_free(tx, session, id)
+        for scope in file.scopes:
             if tx.rows.memories.is_used(scope):
                 raise ImportRefused(session, f"the memory scope {scope!r} has entries here; export it without memory")
+        if not self.dry_run:
+            tx.require_blobs(file.digests)
 
     def _check_free(self, tx: Transaction, session: str, id: str) -> None:
         try:

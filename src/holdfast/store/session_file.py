@@ -24,7 +24,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast import records
-from holdfast.errors import HoldfastError, SessionFileDamaged, SessionFileNewer
+from holdfast.errors import HoldfastError, SessionFileDamaged, SessionFileNewer, StoreFull
 from holdfast.names import MAX_INT, check_id, check_name
 from holdfast.records import JournalKind, Status  # noqa: TC001  msgspec reads the annotations
 from holdfast.store.attachments import CHUNK, StoredAttachment
@@ -259,6 +259,11 @@ class SessionFile:
         self.header: Header
         self.end: EndLine
         self.journals: dict[str, JournalLine] = {}
+        self.pruned: list[str] = []
+        """The processes of which a tombstone is left."""
+        self.digests: list[str] = []
+        self.scopes: dict[str, None] = {}
+        """The scopes of memory."""
 
     def close(self) -> None:
         self._copy.close()
@@ -293,7 +298,11 @@ class SessionFile:
         return made
 
     def keep(self, line: bytes) -> None:
-        self._copy.write(line)
+        """Add a line to the copy."""
+        try:
+            self._copy.write(line)
+        except OSError as error:
+            raise StoreFull(f"{error.strerror}, for the copy of a session file") from error
 
 
 class SpooledBlob:
@@ -369,7 +378,10 @@ class _Check:
             line, self._ahead = self._ahead, None
             return line
         self._no += 1
-        text = self._source.readline(MAX_LINE + 1)
+        try:
+            text = self._source.readline(MAX_LINE + 1)
+        except OSError as error:
+            raise self._wrong(f"it can't be read: {error.strerror or error}") from error
         if len(text) > MAX_LINE:
             raise self._wrong(f"it is longer than {MAX_LINE:,} bytes")
         if not text.endswith(b"\n"):
@@ -427,6 +439,7 @@ class _Check:
                 check_id("journal id", stone.journal)
                 if stone.journal in self._file.journals or stone.session not in self._file.journals:
                     raise self._wrong(f"the tombstone of {stone.journal!r} is not of this session")
+                self._file.pruned.append(stone.journal)
             case RefusalLine(refusal=refused):
                 self._own(refused.journal)
             case AttachmentLine(attachment=found):
@@ -434,7 +447,7 @@ class _Check:
                 if not self._blobs.get(found.digest):
                     raise self._wrong(f"the bytes of the attachment {found.digest} are not in the file")
             case MemoryLine(entry=said) | ChangeLine(change=said):
-                check_name("memory scope", said.scope)
+                self._file.scopes[check_name("memory scope", said.scope)] = None
                 check_name("memory key", said.key)
             case _:
                 raise self._wrong(f"a line of the kind {_kind(line)!r} can't come here")
@@ -456,6 +469,7 @@ class _Check:
         if hashed.hexdigest() != line.digest or line.digest in self._blobs:
             raise self._wrong(f"the bytes of the blob {line.digest} do not match its digest")
         self._blobs[line.digest] = True
+        self._file.digests.append(line.digest)
 
     def _check_journal(self, line: JournalLine) -> None:
         for what, id in (("journal id", line.id), ("agent", line.agent), ("role", line.role)):

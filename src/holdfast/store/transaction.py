@@ -125,6 +125,9 @@ class Transaction:
     ) -> JournalRow:
         """Create a journal with its first record. A fork counts its inputs on from those of the parent, or `inputs`."""
         at = self.now.wall
+        above = None if opening.session is None else self.rows.journal(opening.session)
+        if above is not None:
+            above.check_here()
         row = JournalRow(0, opening.journal, opening.kind, opening.agent, "idle", 1, at, at)
         row.role, row.session = opening.role, opening.session
         row.epoch = self.rows.retention.epoch_floor()

@@ -22,6 +22,7 @@ from msgspec.structs import astuple
 from holdfast import records
 from holdfast.crashpoints import crash_point
 from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
+from holdfast.errors.store import MOVED
 from holdfast.store import contract
 from holdfast.store.sqlite.files import Db, after_prefix
 from holdfast.store.sqlite.tables import INPUT_COLUMNS, SqliteTables, earliest, input_row, insert_into, update_of
@@ -542,11 +543,16 @@ class SqliteReader(SqliteTables):
     def heads(self, journals: Sequence[str]) -> dict[str, int]:
         return self._numbers("head", journals)
 
+    def moved(self, journals: Sequence[str]) -> dict[str, str]:
+        """Those of these journals that were moved away, with the reason for which they are not served."""
+        found = self._numbers("quarantine", journals)
+        return {id: said for id, said in found.items() if isinstance(said, str) and said.startswith(MOVED)}
+
     def wakes(self, journals: Sequence[str]) -> dict[str, int]:
         return self._numbers("wakes", journals)
 
-    def _numbers(self, column: str, journals: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _numbers(self, column: str, journals: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for first in range(0, len(journals), _HEADS_AT_ONCE):
             chosen = tuple(journals[first : first + _HEADS_AT_ONCE])
             places = ", ".join("?" * len(chosen))

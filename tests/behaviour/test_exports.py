@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,8 +95,16 @@ async def play_everything(runtime: hf.Runtime) -> None:
     await runtime.memory("s").put("note", "a dugong")
     await runtime.memory("s").put("note", "an axolotl")
     await (await runtime.start(adds, id="p", session="s")).result(timeout=SOON)
-    notice = await runtime.notify("s", "told", "something", key="n", payload={"x": [1]}, due=timedelta(days=1))
-    await runtime.notifications.cancel(notice.id)
+    await until(lambda: _has_said(session, "Noted."))
+    await until(lambda: not runtime.active)
+    later = datetime.now(UTC) + timedelta(days=1)
+    notice = await runtime.notify("s", "told", "something", key="n", payload={"x": [1]}, at=later)
+    await runtime.store.settle_notification(notice.id, "cancelled")
+
+
+async def _has_said(session: hf.Session, words: str) -> bool:
+    last = (await session.history())[-1]
+    return isinstance(last, hf.AssistantMessage) and last.text == words
 
 
 @hf.process
@@ -106,7 +114,8 @@ async def adds(ctx: hf.ProcessContext) -> int:
 
 def clerk() -> hf.Agent:
     helper = hf.Agent("helper", model=ScriptedModel([text("A numbat.")]))
-    script = [call("helper", prompt="Which?"), call("look", what="quagga"), text("It is an okapi."), text("More.")]
+    script = [call("helper", prompt="Which?"), call("look", what="quagga"), text("It is an okapi.")]
+    script += [text("Noted."), text("More.")]
     return hf.Agent("clerk", model=ScriptedModel(script), tools=[look, hf.agent_tool(helper)])
 
 
@@ -124,7 +133,7 @@ async def test_a_copy_is_the_same_in_the_other_store_to_the_byte(tmp_path: Path)
         assert lines_of(one) == lines_of(two)
         assert {line["t"] for line in lines_of(one)} >= {"blob", "journal", "input", "record", "attachment", "memory"}
         assert (await (await runtime.session("s").send("more")).outcome()).text == "More."
-        assert [entry.key for entry in (await runtime.store.memory_search("axolotl", scope="s")).entries] == ["note"]
+        assert [entry.key for entry in (await runtime.store.memory_search("s", "axolotl")).entries] == ["note"]
 
 
 async def test_a_file_is_for_the_owner_alone_and_never_written_over_another_one(tmp_path: Path) -> None:
@@ -143,7 +152,7 @@ async def test_a_file_is_for_the_owner_alone_and_never_written_over_another_one(
 async def test_a_copy_goes_on_under_keys_of_its_own(tmp_path: Path, world: World) -> None:
     file = tmp_path / "s.jsonl"
     agent = hf.Agent("clerk", model=ScriptedModel([text("hello"), call("pay", cents=5), text("done")]))
-    agent = agent.replace(tools=[world.tool()])
+    agent = agent.replace(tools=[world.tool()], policy=[hf.allow("*")])
     world.go.set()
     stores: list[str] = []
     async with hf.open(tmp_path / "one.db", agents=[agent], mirror=False) as runtime:
@@ -247,7 +256,7 @@ async def test_a_background_call_goes_on_elsewhere_with_the_same_key(tmp_path: P
         assert len((await runtime.export_session("s", file, move=True)).journals) == 2
         assert world.cancelled == 1
         with pytest.raises(JournalMoved):
-            await runtime.call(world.tool(), {"cents": 1}, session="s", key="c")
+            await runtime.call("pay", {"cents": 1}, session="s", key="c")
     world.go.set()
     async with hf.open(tmp_path / "two.db", agents=[world.agent(**options)], mirror=False) as runtime:
         await runtime.import_session(file, trust=True)
@@ -296,7 +305,7 @@ async def test_a_sleeping_process_wakes_elsewhere_and_its_retry_keeps_the_keys_t
         await runtime.import_session(file, trust=True)
         clock.advance(3_600_000)
         with pytest.raises(ProcessFailed):
-            await runtime.processes.get("sleeps").result(timeout=SOON)
+            await (await runtime.processes.get("sleeps")).result(timeout=SOON)
         assert world.keys == [idempotency_key(store, "process/sleeps", "process/act")]
         assert await runtime.store.birthplace("process/sleeps") == store
         assert await problems(runtime) == []
@@ -331,10 +340,10 @@ async def test_a_step_that_is_interrupted_by_a_move_keeps_its_key_in_a_retry_els
     world.go.set()
     async with hf.open(tmp_path / "two.db", **options) as runtime:
         await runtime.import_session(file, trust=True)
-        process = runtime.processes.get("pays")
+        process = await runtime.processes.get("pays")
         with pytest.raises(ProcessFailed):
             await process.result(timeout=SOON)  # nobody knows whether it was paid
-        again = await process.retry(accept_unknown=True)
+        again = await process.retry(repeat_unknown=True)
         assert await again.result(timeout=SOON) == "paid"
         assert runtime.store.id != store
     assert world.keys == [idempotency_key(store, "process/pays", "process/act")] * 2
@@ -402,7 +411,7 @@ async def test_what_a_pruned_process_was_called_stays_refused_elsewhere(tmp_path
         await runtime.import_session(file, trust=True)
         assert await problems(runtime) == []
         with pytest.raises((JournalPruned, ProcessPruned)):
-            await runtime.processes.get("p").result(timeout=SOON)
+            await (await runtime.processes.get("p")).result(timeout=SOON)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -875,7 +875,7 @@ class Processes:
     async def _answer_turn(self, turn: AwaitedTurn, answer: Callable[[], Awaitable[Settlement]]) -> None:
         try:
             reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
-            with suppress(errors.JournalMissing):  # its session was forgotten: that is an end, too
+            with suppress(errors.JournalMissing, errors.JournalMoved):  # forgotten, or moved: that is an end, too
                 await reader.wait(self._context)
             self._context.poke((await answer()).wait.journal)
         except errors.HoldfastError as error:  # whoever waits looks by itself after a while

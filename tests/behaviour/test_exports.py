@@ -78,6 +78,14 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [{name: said for name, said in line.items() if name not in {"crc", "born"}} for line in lines[1:-1]]
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mode_of(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
@@ -145,8 +153,8 @@ async def test_a_file_is_for_the_owner_alone_and_never_written_over_another_one(
             await runtime.export_session("s", file)
         assert file.read_text() == "mine"
         await runtime.export_session("s", file, force=True)
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert [path.name for path in tmp_path.iterdir()] == ["s.jsonl"]
+        assert mode_of(file) == 0o600
+        assert names_in(tmp_path) == ["s.jsonl"]
 
 
 async def test_a_copy_goes_on_under_keys_of_its_own(tmp_path: Path, world: World) -> None:
@@ -171,9 +179,9 @@ async def test_a_session_that_has_something_to_do_is_not_copied(tmp_path: Path, 
     async with hf.open(None, agents=[world.agent(hf.ask("pay"))]) as runtime:
         await runtime.session("s", agent="clerk").send("hello")
         await at_rest(runtime, "s")
-        with pytest.raises(ExportRefused, match="'s' is waiting.*--move"):
+        with pytest.raises(ExportRefused, match=r"'s' is waiting.*--move"):
             await runtime.export_session("s", tmp_path / "s.jsonl")
-        assert list(tmp_path.iterdir()) == []
+        assert names_in(tmp_path) == []
 
 
 async def test_a_session_that_works_for_another_one_is_not_exported_alone(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from holdfast import errors
 from holdfast.crashpoints import crash_point
+from holdfast.errors.store import MOVED
 from holdfast.names import check_id
 from holdfast.plainfiles import sync_folder
 from holdfast.runtime.budgets import spend_of_record
@@ -76,10 +77,11 @@ def _check_target(session: str, target: Path, *, force: bool) -> None:
 async def _end_drives(context: RuntimeContext, away: MovedAway) -> None:
     """Stop what drives the session in this process, and wait until no other process can do anything for it."""
     for journal in away.journals:
+        moved = errors.JournalMoved(journal, f"{MOVED}{away.export}")
+        context.changes.fail(journal, moved)
         if context.engine is not None:
-            await context.engine.drop(journal, errors.JournalMoved(journal, "export"))
+            await context.engine.drop(journal, moved)
         context.children.drop(journal)
-        context.changes.ended(journal)  # its waiters find out
     until = context.store.clock.read().mono + away.left_ms
     while context.store.clock.read().mono < until:
         await asyncio.sleep(_POLL)

@@ -51,7 +51,7 @@ async def write_file(file: Path) -> bytes:
         await session.send(["hello", hf.File(b"a dugong", "text/plain", name="d.txt")])
         await at_rest(runtime, "s")
         await runtime.memory("s").put("note", "wombat")
-        await runtime.export_session("s", file, move=True)
+        await runtime.export_session("s", file, move=True, force=True)
     return _read(file)
 
 
@@ -92,7 +92,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _rows_left(reader: Any) -> list[str]:
-    tables = ("records", "inputs", "waits", "refs", "memories", "attachments", "notifications", "blobs")
+    tables = ("journals", "inputs", "waits", "refs", "memories", "attachments", "notifications", "blobs")
     found = [name for name in tables if reader.one(f"SELECT 1 FROM {name} LIMIT 1") is not None]
     found += ["meta"] if reader.one("SELECT 1 FROM meta WHERE key LIKE 'imported/%'") is not None else []
     return found
@@ -169,10 +169,10 @@ FORGERIES: Final[dict[str, tuple[Any, str]]] = {
     "bytes that were changed": (lambda lines: _of(lines, "part").update(data="YSBkdWdvbmc="[::-1]), "read|digest"),
     "a blob without a digest": (lambda lines: _of(lines, "blob").update(digest="../../x"), "do not match its digest"),
     "an attachment of nobody": (lambda lines: _of(lines, "attachment")["attachment"].update(session="x"), "not in"),
-    "a memory scope that is a path": (lambda lines: _of(lines, "memory")["entry"].update(scope="../x"), "separator"),
+    "a memory scope that is a path": (lambda lines: _of(lines, "memory")["entry"].update(scope="../x"), "memory scope"),
     "a number of records that is wrong": (lambda lines: lines[0].update(records=1), "not as many lines"),
     "a status that none has": (lambda lines: _of(lines, "journal").update(status="moved"), "can't be read"),
-    "a control character in an id": (lambda lines: _of(lines, "journal").update(agent="a\x1bb"), "control"),
+    "a control character in an id": (lambda lines: _of(lines, "journal").update(agent="a\x1bb"), "U.001B"),
 }
 
 
@@ -194,7 +194,7 @@ async def test_a_file_that_is_too_deep_too_long_or_none_at_all_is_refused(tmp_pa
     crc = b',"crc":"%08x"}\n' % crc32(deep)
     async with hf.open(None) as runtime:
         for content, said in (
-            (deep + crc, "can't be read"),
+            (deep + crc, "no session file"),
             (b"x" * (MAX_LINE + 2), "longer than"),
             (b"", "empty"),
             (b"\x00" * 512, "cut short"),
@@ -255,11 +255,11 @@ async def test_a_session_of_ten_thousand_records_takes_no_more_memory_than_a_sma
         async with hf.open(tmp_path / "two.db", mirror=False) as runtime:
             await runtime.import_session(file, key=tmp_path / "one.db.key")
             assert await check(runtime.store) == []
-        assert (made.records, made.bytes > 10_000_000) == (MANY + 3, True)
+        assert (made.records, made.bytes > 8_000_000) == (MANY + 3, True)
         assert tracemalloc.get_traced_memory()[1] < ROOM
     finally:
         tracemalloc.stop()
 
 
 def _value(number: int) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(f"{number} " * 150))
+    return msgspec.Raw(msgspec.json.encode(f"{number} " * 200))

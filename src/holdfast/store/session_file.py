@@ -18,7 +18,7 @@ import tempfile
 from collections import Counter
 from contextlib import contextmanager
 from hmac import compare_digest
-from typing import IO, TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -69,6 +69,11 @@ class Header(_Line, frozen=True, tag="session"):
     journals: Count
     records: Count
     blobs: Count
+
+
+class _FormatOnly(msgspec.Struct):
+    t: str
+    format: int
 
 
 class BlobLine(_Line, frozen=True, tag="blob"):
@@ -404,14 +409,15 @@ class _Check:
         return line
 
     def _check_format(self, text: bytes) -> None:
-        """A newer format may have a header that can't be read otherwise."""
+        """Look at the version first: a newer header may not be readable otherwise."""
         try:
-            said: Any = msgspec.json.decode(text)
-        except records.DECODE_ERRORS:
-            return
-        number = said.get("format") if isinstance(said, dict) and said.get("t") == "session" else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        if isinstance(number, int) and number > FORMAT:
-            raise SessionFileNewer(self._name, number, FORMAT)
+            said = msgspec.json.decode(text, type=_FormatOnly)
+        except records.DECODE_ERRORS as error:
+            raise self._wrong(f"it is no session file: {error}") from error
+        if said.t != Header.__struct_config__.tag:
+            raise self._wrong("it is no session file: the first line says what it is")
+        if said.format > FORMAT:
+            raise SessionFileNewer(self._name, said.format, FORMAT)
 
     def _wrong(self, reason: str) -> SessionFileDamaged:
         return SessionFileDamaged(self._name, self._no, reason)

@@ -69,6 +69,7 @@ from holdfast.store.contract import Journal as Journal
 from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
+from holdfast.store.moves import SessionReport as SessionReport
 from holdfast.store.retention import Forgotten as Forgotten
 from holdfast.store.sqlite.backup import BackupReport as BackupReport
 from holdfast.telemetry import Telemetry as Telemetry
@@ -122,6 +123,20 @@ class SyncRuntime:
         """Forget the sessions that have not changed for so long, at most `limit`. Memory stays."""
     def backup(self, path: Path | str, *, with_key: bool = True) -> BackupReport:
         """Copy one state of the store into the new file `path`, and examine the copy; nobody waits for it."""
+    def export_session(
+        self,
+        session: str,
+        path: Path | str,
+        *,
+        move: bool = False,
+        force: bool = False,
+        memory: Sequence[str] | None = None,
+    ) -> SessionReport:
+        """Write a session with everything that belongs to it, its forks too, into the file `path` (``-``: the output)."""
+    def import_session(
+        self, path: Path | str, *, key: Path | str | None = None, trust: bool = False, dry_run: bool = False
+    ) -> SessionReport:
+        """Store the session in a file of `export_session` (``-``: the input), all of it in one transaction."""
     def refusals(self, session: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""
     def run(

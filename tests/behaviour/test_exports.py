@@ -193,6 +193,16 @@ async def test_a_session_that_works_for_another_one_is_not_exported_alone(tmp_pa
         assert all(line.quarantine is None for line in await runtime.store.journals())
 
 
+async def test_a_session_stays_when_its_file_can_not_be_written(tmp_path: Path, world: World) -> None:
+    async with hf.open(tmp_path / "one.db", agents=[world.agent(hf.ask("pay"))], mirror=False) as runtime:
+        await runtime.session("s", agent="clerk").send("hello")
+        await at_rest(runtime, "s")
+        for place in (tmp_path, tmp_path / "none" / "s.jsonl", tmp_path / "one.db", tmp_path / "one.db.key"):
+            with pytest.raises(ExportRefused):
+                await runtime.export_session("s", place, move=True, force=True)
+        assert [line.moved for line in await runtime.sessions()] == [False]
+
+
 # ---- moves -----------------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from holdfast.errors.store import MOVED
 from holdfast.names import check_id
 from holdfast.plainfiles import sync_folder
 from holdfast.runtime.budgets import spend_of_record
+from holdfast.store.paths import real_places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,17 +46,12 @@ async def export_session(
     """Write a session into a file; see `Runtime.export_session`."""
     check_id("session", session)
     target = _path_of(path)
-    if target is not None:
-        await asyncio.to_thread(_check_target, session, target, force=force)
-    if move:
-        away = await context.store.move_away(session)
-        crash_point("export.moved")
-        await _end_drives(context, away)
     if target is None:
-        made = await context.store.export_session(session, sys.stdout.buffer.write, memory=memory)
+        made = await _write(context, session, sys.stdout.buffer, memory, move=move)
         sys.stdout.buffer.flush()
     else:
-        made = await _write_file(context, session, target, memory, force=force)
+        await asyncio.to_thread(_check_target, context, session, target, force=force)
+        made = await _write_file(context, session, target, memory, move=move, force=force)
     what = "was moved" if made.move else "was copied"
     _log.info("a session %s into a file: %d journals, %d records", what, len(made.journals), made.records)
     return replace(made, path=str(path))
@@ -67,11 +63,25 @@ def _path_of(path: Path | str) -> Path | None:
     return None if str(path) == STREAM else Path(path).absolute()
 
 
-def _check_target(session: str, target: Path, *, force: bool) -> None:
+def _check_target(context: RuntimeContext, session: str, target: Path, *, force: bool) -> None:
+    if context.store.path is not None and os.path.realpath(target) in real_places(context.store.path):
+        raise errors.ExportRefused(session, f"{target} belongs to the store; name another file")
     if not force and os.path.lexists(target):
         raise errors.ExportRefused(session, f"{target} exists already; name another file, or overwrite it (--force)")
+    if target.is_dir():
+        raise errors.ExportRefused(session, f"{target} is a folder; name a file")
     if not target.parent.is_dir():
         raise errors.ExportRefused(session, f"there is no folder {target.parent}")
+
+
+async def _write(
+    context: RuntimeContext, session: str, file: IO[bytes], memory: Sequence[str] | None, *, move: bool
+) -> SessionReport:
+    if move:
+        away = await context.store.move_away(session)
+        crash_point("export.moved")
+        await _end_drives(context, away)
+    return await context.store.export_session(session, file.write, memory=memory)
 
 
 async def _end_drives(context: RuntimeContext, away: MovedAway) -> None:
@@ -88,14 +98,17 @@ async def _end_drives(context: RuntimeContext, away: MovedAway) -> None:
 
 
 async def _write_file(
-    context: RuntimeContext, session: str, target: Path, memory: Sequence[str] | None, *, force: bool
+    context: RuntimeContext, session: str, target: Path, memory: Sequence[str] | None, *, move: bool, force: bool
 ) -> SessionReport:
-    """Write a file that only this user may read; it gets its name when it is whole and on the disk."""
+    """Write a file that only this user may read; it gets its name when it is whole and on the disk.
+
+    It is made before a session is moved: where none can be made, the session stays.
+    """
     part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     try:
         number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(number, "wb") as file:
-            made = await context.store.export_session(session, file.write, memory=memory)
+            made = await _write(context, session, file, memory, move=move)
             crash_point("export.written")
             file.flush()
             await asyncio.to_thread(os.fsync, file.fileno())

@@ -7,6 +7,7 @@ along: from the mark on, the exporting store refuses to drive the session, and t
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,7 +60,10 @@ class MovedAway(msgspec.Struct, frozen=True):
 
 
 class MoveAway(Command[MovedAway], frozen=True):
-    """Mark a session and all that belongs to it as moved: nobody can write it here from now on."""
+    """Mark a session and all that belongs to it as moved: nobody can write it here from now on.
+
+    The holders of its leases stay known, so that the same command after a crash still waits for them.
+    """
 
     session: str
     export: str
@@ -76,7 +80,7 @@ class MoveAway(Command[MovedAway], frozen=True):
             if row.owner is not None and not is_gone(row.owner) and row.owner != self.owner:
                 left = max(left, row.lease_left(tx.now))
             if row.quarantine is None:
-                row.quarantine, row.owner, row.epoch = f"{MOVED}{export}", None, row.epoch + 1
+                row.quarantine, row.epoch = f"{MOVED}{export}", row.epoch + 1
                 tx.rows.save_journal(row)
         return MovedAway(export, tuple(row.id for row in rows), left)
 
@@ -175,9 +179,16 @@ def write_file(
     out.add(Header(FORMAT, export, session, store, __version__, at, move is not None, len(rows), count, len(digests)))
     for line in reader.session_lines(rows, digests, scopes, store):
         out.add(line)
-    out.end(lambda digest: macs_of(store, digest)[0])
+    out.end(partial(_own_mac, session, store, macs_of))
     ids = tuple(row.id for row in rows)
     return SessionReport(session, "", export, move is not None, ids, count, len(digests), out.bytes)
+
+
+def _own_mac(session: str, store: str, macs_of: Callable[[str, bytes], Sequence[str]], digest: bytes) -> str:
+    macs = macs_of(store, digest)
+    if not macs:  # a copy of a store that only its reader has
+        raise ExportRefused(session, "the key of the store is not at hand, so no file could prove where it is from")
+    return macs[0]
 
 
 # ---- decisions ----

@@ -595,6 +595,11 @@ _UNUSED_BLOBS: Final = (
 )
 
 
+_DAMAGED: Final = (
+    f"SELECT min(id) FROM journals WHERE quarantine IS NOT NULL AND quarantine NOT LIKE '{MOVED}%'"  # a constant
+)
+
+
 class AttachmentTable(_Table):
     """Attachments, and the blobs that nothing refers to."""
 
@@ -603,7 +608,7 @@ class AttachmentTable(_Table):
         return None if found is None else StoredAttachment(*found)
 
     def collection_basis(self) -> CollectionBasis:
-        damaged = self._one(f"SELECT min(id) FROM journals WHERE quarantine NOT LIKE '{MOVED}%'")  # a constant
+        damaged = self._one(_DAMAGED)
         roots = self._exists("SELECT 1 FROM refs") or self._exists(_SESSION_ATTACHMENTS)
         return CollectionBasis(self._exists("SELECT 1 FROM blobs"), roots, damaged)
 

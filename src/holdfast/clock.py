@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.names import is_turn_id
 from holdfast.records import Ended, Parked, Record, Resumed, Started
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Instant(NamedTuple):

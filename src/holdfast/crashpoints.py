@@ -5,11 +5,7 @@ They are part of the code that must survive, and do nothing until `holdfast.test
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+from collections.abc import Callable
 
 _armed: Callable[[str], None] | None = None
 

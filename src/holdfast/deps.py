@@ -68,13 +68,13 @@ def check_deps(deps: object, wanted: object, who: str) -> None:
         raise DepsMismatch(who, name, type(deps).__qualname__)
 
 
-def wanted_deps(hint: object) -> object:
+def deps_type(hint: object) -> object:
     """The type of the dependencies in an annotation such as ``Context[Deps]``; None if it names none."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in {Union, types.UnionType}:
-        return next((found for found in map(wanted_deps, args) if found is not None), None)
+        return next((found for found in map(deps_type, args) if found is not None), None)
     if origin is Annotated:
-        return wanted_deps(args[0])
+        return deps_type(args[0])
     return None if not args or args[0] is Any or isinstance(args[0], TypeVar) else args[0]
 
 

@@ -7,13 +7,10 @@ import contextvars
 import gc
 import types
 from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Generator
-
 
 T = TypeVar("T")
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 from holdfast.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 

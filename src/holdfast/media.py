@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import mimetypes
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.errors import InvalidArgument, MediaTypeMismatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 UNKNOWN: Final = "application/octet-stream"
 TEXT: Final = "text/plain"

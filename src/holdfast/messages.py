@@ -6,7 +6,7 @@ again byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping  # noqa: TC003  msgspec reads the annotations
+from collections.abc import Iterable, Mapping
 from operator import add
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 

@@ -123,7 +123,7 @@ def check_words(what: str, value: object, wanted: str = "a list of words") -> tu
 
 
 def default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
-    """Return an option of the type `kind`, which is `kind()` where None is given."""
+    """Return an option of the type `kind`, by default `kind()`."""
     made = kind() if given is None else given
     if not isinstance(made, kind):
         raise InvalidArgument(what, given, wanted)

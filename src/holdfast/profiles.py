@@ -11,10 +11,11 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -23,9 +24,6 @@ from holdfast.errors import HoldfastError, InvalidId, UsageError, WorldError
 from holdfast.errors.fields import ErrorFields
 from holdfast.names import check_id, check_name, check_string
 from holdfast.plainfiles import lock_file, read_plain_file, sync_folder, write_new_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 
 class ProfileUnknown(UsageError):
@@ -243,7 +241,7 @@ def _explain(said: str) -> str:
     if unknown is None:
         return said[:1].lower() + said[1:]
     field = unknown[1]
-    hint = "; a key is given as secrets.VARIABLE: env:NAME or keyring:service/name" if field.lower() in _HINTS else ""
+    hint = "; write a key as secrets.VARIABLE: env:NAME or keyring:service/name" if field.lower() in _HINTS else ""
     return f"there is no field {field!r}; it has {', '.join((*FIELDS, 'prices', 'secrets'))}{hint}"
 
 

@@ -143,7 +143,7 @@ async def test_a_question_that_nobody_answers_in_time_is_a_denial(shop: Shop) ->
         await turn.outcome(timeout=5)
         (result,) = await told(runtime)
         assert (result.state, shop.done) == ("error", [])
-        assert "nobody answered in time" in result.content
+        assert "no answer came in time" in result.content
 
 
 async def test_a_question_that_expires_while_nobody_runs_is_a_denial(shop: Shop, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_words_are_found_in_what_was_compacted(store: Path) -> None:
 
 
 def test_words_that_nobody_said_are_not_found(store: Path) -> None:
-    assert show(store, "--find", "elephants") == (0, "nobody said that\n")
+    assert show(store, "--find", "elephants") == (0, "no message has that text\n")
 
 
 def test_people_read_who_said_what(store: Path) -> None:

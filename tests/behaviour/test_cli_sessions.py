@@ -234,7 +234,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word(shell: Shell) -> None:
 def test_compact_is_durable_and_carried_out_by_whoever_works_on_the_session_next(shell: Shell) -> None:
     shell("run", "agents.py:echo", "hello", "--as", "s")
     said = shell("compact", "s").stdout
-    assert said == "asked for: s/t2 is done by whoever works on it next ('holdfast resume s')\n"
+    assert said == "asked for: s/t2 is done by the next runtime that works on it ('holdfast resume s')\n"
     assert shell("resume", "s").returncode == 0
     assert [turn["status"] for turn in shell.json("show", "s")["turns"]] == ["completed", "completed"]
 

@@ -111,7 +111,7 @@ def test_a_list_is_a_plain_table(shell: Shell, working: Process) -> None:
 def test_a_task_whose_process_is_gone_is_driven_by_nobody(shell: Shell, working: Process) -> None:
     working.kill()
     working.wait(PATIENCE)
-    assert shell("tasks").stdout.splitlines()[1].endswith("nobody")
+    assert shell("tasks").stdout.splitlines()[1].endswith("none")
 
 
 async def test_tasks_are_filtered_by_session_and_by_status(shell: Shell) -> None:

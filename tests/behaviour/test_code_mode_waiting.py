@@ -158,7 +158,7 @@ async def test_a_question_that_nobody_answers_in_time_is_a_denial(shop: Shop) ->
         clock.advance(8 * 86_400_000)
         runtime.gate_changed()
         (result,) = await told(runtime, turn)
-        assert "nobody answered in time" in result.content["value"]
+        assert "no answer came in time" in result.content["value"]
 
 
 async def test_questions_of_a_program_that_raised_are_closed(shop: Shop) -> None:

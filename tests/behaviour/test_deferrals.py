@@ -258,7 +258,7 @@ async def test_a_deferral_tells_its_deadline() -> None:
 @pytest.mark.parametrize(
     ("default", "state", "content"),
     [
-        (None, "error", "WaitExpired: nobody answered in time"),
+        (None, "error", "WaitExpired: no answer came in time"),
         ({"default": "as usual"}, "ok", "as usual"),
         ({"default": None}, "ok", None),
     ],

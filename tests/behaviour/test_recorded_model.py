@@ -627,8 +627,11 @@ def test_a_file_that_is_not_there_is_named(path: Path) -> None:
         ('{"format": "recording/1", "exchanges": [{"request": 7, "response": {"status": 200}}]}', "request"),
         ('{"format": "recording/1", "exchanges": [{"response": {"status": 200, "body_base64": "?"}}]}', "base64"),
         ('{"format": "recording/1", "apis": 7, "exchanges": []}', "apis"),
-        ('{"format": "recording/1", "apis": ["cohere.chat"], "exchanges": []}', "nobody here speaks cohere.chat"),
-        ('{"format": "recording/1", "exchanges": []}', "nobody here speaks what it holds"),
+        (
+            '{"format": "recording/1", "apis": ["cohere.chat"], "exchanges": []}',
+            "not support cohere.chat",
+        ),
+        ('{"format": "recording/1", "exchanges": []}', "not support its protocol"),
     ],
 )
 def test_a_file_that_is_no_recording_is_refused(path: Path, content: str, reason: str) -> None:

@@ -220,7 +220,7 @@ async def test_calls_of_unknown_outcome_are_not_done_again_silently(shop: Shop) 
         await asyncio.wait_for(shop.begun.wait(), SOON)
         await turn.cancel()
         await turn.outcome(timeout=SOON)
-        with pytest.raises(hf.errors.RetryRefused, match=r"nobody knows.*t1/2.tools/1.hangs"):
+        with pytest.raises(hf.errors.RetryRefused, match=r"outcome of these is unknown.*t1/2.tools/1.hangs"):
             await turn.retry(from_step=1)
         shop.begun.clear()
         again = await turn.retry(from_step=1, repeat_unknown=True)

@@ -244,7 +244,7 @@ async def _outcome(model: HttpModel) -> ModelReply | Failure:
 
 
 def _others() -> list[Any]:
-    """The recordings of what nobody here speaks; they are counted as skipped."""
+    """The recordings of what this release does not support; they are counted as skipped."""
     found: list[Any] = []
     for path in sorted(FOLDER.glob("*/*.json")):
         recording = load(path)

@@ -53,7 +53,7 @@ class CommandGroup(typer.Typer):
         super().__init__(rich_markup_mode=None, add_completion=False, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-        register = super().command(name, cls=_Command, **settings)
+        register = super().command(name, cls=_GroupedCommand, **settings)
         return lambda function: _declare(register, function)
 
     def callback(self, **settings: Any) -> Callable[[Function], Function]:
@@ -61,7 +61,7 @@ class CommandGroup(typer.Typer):
         return lambda function: _declare(register, function)
 
     def listing(self) -> Callable[[Function], Function]:
-        """Declare what the group does without a command."""
+        """Declare the function of the group when no command follows."""
         register = super().callback(invoke_without_command=True)
         return lambda function: _declare(register, function, alone=True)
 
@@ -101,7 +101,7 @@ def _declare(register: Callable[[Callable[..., None]], object], function: Functi
     return function
 
 
-class _Command(TyperCommand):
+class _GroupedCommand(TyperCommand):
     """A command that takes over options of its group: `holdfast processes --store PATH show ID`."""
 
     def invoke(self, ctx: Any) -> Any:  # typer does not export the type

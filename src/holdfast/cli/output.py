@@ -11,14 +11,12 @@ import os
 import re
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeAlias, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Final, Literal, TextIO, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.clock import wall_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 Columns: TypeAlias = "Mapping[str, Callable[[T], str]]"

@@ -289,9 +289,7 @@ async def retry(
         str | None, option("STEP", "Begin at this step or key; all later ones are done again.", "--from")
     ] = None,
     key: Annotated[str | None, option("KEY", "The same key again is the same retry.")] = None,
-    repeat_unknown: Annotated[
-        bool, flag("Also repeat effects of which nobody knows whether they took effect.", "--repeat-unknown")
-    ] = False,
+    repeat_unknown: Annotated[bool, flag("Also repeat effects with an unknown outcome.", "--repeat-unknown")] = False,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Start a process that failed, was cancelled or given up again, from its failure or from a step.
@@ -384,7 +382,7 @@ async def _settle(runtime: Runtime, journal: str, wanted: str, *, in_time: bool)
                 version, state = store.version, await runtime.processes.read(journal)
     if not state.over:
         pid = (await sessions.read_drivers(store)).get(journal)
-        who = f"process {pid}" if pid else "whoever opens the store next"
+        who = f"process {pid}" if pid else "the next runtime that opens the store"
         stdout().line(f"asked for: {who} has yet to stop {id}, which is {state.status}")
         return options.FAILED
     reasons = () if state.error is None else (one_line(text, 200) for text in (state.error.kind, state.error.message))
@@ -487,7 +485,7 @@ async def list_tasks(
 ) -> None:
     """List the tool calls that run in the background, last changed first; or show one with its result.
 
-    'interrupted': its process ended, and the call must not be repeated. A task that runs and is driven by nobody is
+    'interrupted': its process ended, and the call must not be repeated. A running task that no process drives is
     continued by the next process that opens the store with its agent.
     """
     if status is not None:
@@ -508,7 +506,7 @@ async def list_tasks(
         "SESSION": lambda line: one_line(line.session or "-", 24),
         "CHANGED": lambda line: output.ago(line.updated),
         "BY": lambda line: (
-            "-" if line.status not in {"running", "created"} else "nobody" if line.pid is None else f"pid {line.pid}"
+            "-" if line.status not in {"running", "created"} else "none" if line.pid is None else f"pid {line.pid}"
         ),
     }
     shell.print_table(lines, columns, nothing="no tasks")
@@ -550,7 +548,7 @@ async def show_task(shell: Shell, id: TaskArgument) -> None:
         if line.pid is not None:
             parts.append(f"pid {line.pid}")
         elif line.status == "running":
-            parts.append("driven by nobody")
+            parts.append("not driven")
         if state.started is not None:
             parts.append(duration(max((state.ended or clock.wall_time()) - state.started, 0)))
         yield ", ".join(parts)

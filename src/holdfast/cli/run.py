@@ -232,7 +232,7 @@ async def retry(
     ] = None,
     key: Annotated[str | None, option("KEY", "The same key again is the same retry.")] = None,
     repeat_unknown: Annotated[
-        bool, flag("With --from, also repeat calls of which nobody knows whether they took effect.", "--repeat-unknown")
+        bool, flag("With --from, also repeat calls with an unknown outcome.", "--repeat-unknown")
     ] = False,
     agent: options.Agent = None,
     yes: options.Yes = False,

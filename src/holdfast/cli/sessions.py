@@ -245,7 +245,7 @@ async def cancel(
             outcome = await turn.outcome(timeout=_PATIENCE)
         except TimeoutError:
             line = await read_session_line(runtime.store, target.line)
-            who = f"process {line.pid}" if line.pid else "whoever opens the store next"
+            who = f"process {line.pid}" if line.pid else "the next runtime that opens the store"
             out.line(f"asked for: {who} has yet to stop {target.id}/{name}")
             return FAILED
     return print_end(f"{target.id}/{outcome.turn}", "cancelled", outcome.status, in_time=asked != "too_late")
@@ -287,7 +287,7 @@ async def compact(id: options.SessionId, *, store: options.Store = DEFAULT_STORE
         try:
             outcome = await turn.outcome(timeout=_PATIENCE)
         except TimeoutError:
-            later = f"is done by whoever works on it next ('holdfast resume {line.id}')"
+            later = f"is done by the next runtime that works on it ('holdfast resume {line.id}')"
             out.line(f"asked for: {line.id}/{turn.id} {later}")
             return 0
     if outcome.ok:

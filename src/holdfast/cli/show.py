@@ -39,7 +39,7 @@ async def show(
         bool, options.flag("All errors with their tracebacks; also of a process, a task or a trigger.", "--errors")
     ] = False,
 ) -> None:
-    """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
+    """Show the turns of a session: their steps, durations and processes."""
     chosen = (raw, history, context, failures, request is not None)
     if sum(chosen) > 1 or (words and (raw or failures or request is not None)):
         message = "--raw, --history, --context, --request and --errors show different things: give one of them"
@@ -328,7 +328,6 @@ class _TimelineBuilder:
 
 
 def _approval_answer(record: records.Outcome) -> tuple[str, str]:
-    """The state of an approval, and its author if recorded."""
     if not isinstance(record, records.Done) or record.blob is not None:
         return "not answered", ""
     answer = decode_answer(bytes(record.value))
@@ -581,7 +580,7 @@ async def _show_messages(
         if len(text) > shown:
             yield f"  ... {len(text) - shown:,} more characters"
 
-    shell.print_each(found, lines, nothing="nothing was said" if words is None else "nobody said that")
+    shell.print_each(found, lines, nothing="nothing was said" if words is None else "no message has that text")
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------

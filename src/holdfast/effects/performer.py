@@ -13,14 +13,15 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, records
 from holdfast.clock import Stopwatch, wall_clock
 from holdfast.crashpoints import crash_point
+from holdfast.effects import replay
 from holdfast.effects.canonical import (
     canonical,
     check_returns,
@@ -32,41 +33,15 @@ from holdfast.effects.canonical import (
     plain,
 )
 from holdfast.effects.keys import check_key, scope_of, segment
-from holdfast.effects.replay import (
-    Decision,
-    Perform,
-    PerformAgain,
-    RecordedEffect,
-    Repeat,
-    ReplayCursor,
-    RunHistory,
-    SettleAsUnknown,
-    UseRecorded,
-    make_request,
-)
 from holdfast.effects.scopes import EffectScope, SuspensionGuard, current_scope
 from holdfast.logs import log_event
 from holdfast.names import check_id
-from holdfast.records import (
-    Blob,
-    Cancelled,
-    Cause,
-    Done,
-    EffectKind,
-    EffectRequest,
-    Failed,
-    Intended,
-    Outcome,
-    Record,
-    Unknown,
-)
 from holdfast.secrets.logs import safe_cause, safe_trace
 from holdfast.store.contract import Head, Lease, blob_digest
 from holdfast.store.spending import DAY_MS, Spend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from holdfast.store import Notify
     from holdfast.store.client import Store
@@ -105,7 +80,7 @@ class LeasedJournal:
         """The head with the records that are not durable yet."""
         self.behind = 0
         """Number of submitted records that are not durable yet."""
-        self.recent: deque[tuple[int, Record]] = deque(maxlen=RECENT)
+        self.recent: deque[tuple[int, records.Record]] = deque(maxlen=RECENT)
         """The newest records with their sequences, also before they are durable; saves watchers a read."""
         self.wakes = lease.wakes
         """The wake count of the journal at the last durable append."""
@@ -113,7 +88,7 @@ class LeasedJournal:
         """Called with `wakes` after an append that found new ones, before its waiters continue."""
         self.attend: Callable[[], Awaitable[None]] | None = None
         """Checks new inputs of the journal before an effect; does not return if the run must stop."""
-        self.note: Callable[[Record], None] | None = None
+        self.note: Callable[[records.Record], None] | None = None
         """Called with each record that the store accepts for writing."""
         self.watch: Stopwatch | None = None
         """Counts the working time of a session up to the last append."""
@@ -122,7 +97,7 @@ class LeasedJournal:
 
     def append(
         self,
-        added: list[Record],
+        added: list[records.Record],
         *,
         patient: bool = False,
         notify: Sequence[Notify] = (),
@@ -169,7 +144,7 @@ class LeasedJournal:
         if self.attend is not None:
             await self.attend()
 
-    async def past(self) -> RunHistory:
+    async def past(self) -> replay.RunHistory:
         past = await read_history(self._store, self.journal)
         if past.records != self.head:
             raise errors.HeadConflict(self.journal, self.head, past.records)
@@ -190,26 +165,26 @@ class RecordedJournal:
         self.behind = 0
         self.trace: JournalTrace | None = None
 
-    def append(self, added: list[Record], **_: object) -> Awaitable[object]:
+    def append(self, added: list[records.Record], **_: object) -> Awaitable[object]:
         raise errors.ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def confirm(self) -> None:
         """A replay performs nothing."""
 
-    async def put_blob(self, body: bytes) -> Blob:
+    async def put_blob(self, body: bytes) -> records.Blob:
         return self.queue_blob(body)
 
-    def queue_blob(self, body: bytes) -> Blob:
+    def queue_blob(self, body: bytes) -> records.Blob:
         self._kept[blob_digest(body)] = body
-        return Blob(blob_digest(body), len(body))
+        return records.Blob(blob_digest(body), len(body))
 
     async def blob(self, digest: str) -> bytes | None:
         return self._kept.get(digest) or await self._store.blob(digest)
 
 
-async def read_history(store: Store, journal: str) -> RunHistory:
+async def read_history(store: Store, journal: str) -> replay.RunHistory:
     """The stored history of a journal."""
-    past = RunHistory()
+    past = replay.RunHistory()
     async for entry in store.read_all(journal):
         past.add(entry.record)
     return past
@@ -229,10 +204,10 @@ async def call_function(function: Callable[..., Any], *args: object, **kwargs: o
 class Performer:
     """Performs the effects of one run of one journal."""
 
-    def __init__(self, ledger: JournalLedger, past: RunHistory, run: str, *, strict: bool = False) -> None:
+    def __init__(self, ledger: JournalLedger, past: replay.RunHistory, run: str, *, strict: bool = False) -> None:
         self.run = run
         self.past = past
-        self.recorded: Callable[[str], RecordedEffect | None] = past.effects.get
+        self.recorded: Callable[[str], replay.RecordedEffect | None] = past.effects.get
         """The history of a key before this drive."""
         self.now = ledger.now
         """Wall time for records."""
@@ -242,7 +217,7 @@ class Performer:
         self.redactor = ledger.redactor
         self.strict = strict
         """Perform nothing: an effect without a record halts the run."""
-        cursor = self._cursor = ReplayCursor(past, run, strict=strict)
+        cursor = self._cursor = replay.ReplayCursor(past, run, strict=strict)
         self.halt = cursor.halt
         self.drifts = cursor.drifts
         self.below = cursor.below
@@ -256,10 +231,10 @@ class Performer:
         """The run is closed here; code that requests an effect after that ignored its cancellation."""
         self._sealed = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: stopped in the order of creation
-        self._abandoned: list[Record] = []
+        self._abandoned: list[records.Record] = []
         self._abandoned_spend: Any = None
         """The spending of those records."""
-        self._gathered: list[Record] = []
+        self._gathered: list[records.Record] = []
         """Outcomes of tool calls that end in this round of the loop, each after its other records."""
         self._gathered_calls = 0
         """Number of outcomes among them."""
@@ -269,7 +244,7 @@ class Performer:
         """Done when all submitted records are durable."""
         self._left: set[str] = set()
         self._causes: dict[str, Exception] = {}
-        self.cause: Cause | None = None
+        self.cause: records.Cause | None = None
         """The cause of the effects from here on."""
         self.iteration: int | None = None
         """The present step of a turn, or attempt of a process."""
@@ -285,9 +260,9 @@ class Performer:
     async def perform(
         self,
         key: str,
-        ask: EffectRequest,
+        ask: records.EffectRequest,
         call: Call,
-        repeat: Repeat,
+        repeat: replay.Repeat,
         returns: type[Any] | None,
         place: EffectScope,
     ) -> Any:
@@ -311,7 +286,7 @@ class Performer:
         finally:
             place.busy = False
 
-    def request(self, key: str, kind: EffectKind, target: str, body: object) -> EffectRequest:
+    def request(self, key: str, kind: records.EffectKind, target: str, body: object) -> records.EffectRequest:
         """The request of an effect, as the journal records it."""
         check_key(key)
         if kind != "step":  # the target of a step is its name, which its scope has checked
@@ -324,8 +299,8 @@ class Performer:
         above = scope_of(key)
         cause = self.cause
         if "/" in above and not above.rpartition("/")[2].startswith("~"):
-            cause = Cause("effect", above)  # inside another effect, not in the run or a branch
-        return make_request(kind, target, canonical(body), cause, self.iteration or 0)
+            cause = records.Cause("effect", above)  # inside another effect, not in the run or a branch
+        return replay.make_request(kind, target, canonical(body), cause, self.iteration or 0)
 
     def place(self) -> EffectScope:
         place = current_scope.get()
@@ -348,14 +323,16 @@ class Performer:
 
     # ---- deciding ----
 
-    def decide(self, key: str, ask: EffectRequest, repeat: Repeat, place: EffectScope | None = None) -> Decision:
+    def decide(
+        self, key: str, ask: records.EffectRequest, repeat: replay.Repeat, place: EffectScope | None = None
+    ) -> replay.Decision:
         """Decide about the next effect of the scope `place` by the history; a mismatch halts the run.
 
         The order of effects in a scope is fixed, except inside an effect that is performed again.
         """
         if self._cursor.halted is not None or self._closed is not None:
             self.check_running()
-        if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        if not isinstance(repeat, replay.Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise errors.InvalidArgument("repeat", repeat, "a Repeat")
         decision = self._cursor.decide(key, ask, repeat)
         if place is not None and not place.inside:
@@ -364,19 +341,21 @@ class Performer:
 
     # ---- carrying out ----
 
-    async def recall(self, decision: Decision) -> Outcome | None:
+    async def recall(self, decision: replay.Decision) -> records.Outcome | None:
         """The recorded outcome; None if the effect must be performed. A recorded cancellation cancels it again."""
-        if not isinstance(decision, UseRecorded):
+        if not isinstance(decision, replay.UseRecorded):
             return None
-        if isinstance(decision.outcome, Cancelled):
+        if isinstance(decision.outcome, records.Cancelled):
             await self.until_cancelled()
         return decision.outcome
 
-    async def _carry_out(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
+    async def _carry_out(
+        self, decision: replay.Decision, key: str, ask: records.EffectRequest, call: Call
+    ) -> records.Outcome:
         """Carry out a decision; answers the recorded outcome."""
-        intended = not isinstance(decision, Perform) or decision.intent
+        intended = not isinstance(decision, replay.Perform) or decision.intent
         try:
-            if isinstance(decision, Perform) and decision.intent:
+            if isinstance(decision, replay.Perform) and decision.intent:
                 crash_point("effect.before_intent")
                 await self.record([self.intention(key, ask)])
                 crash_point("effect.after_intent")
@@ -386,14 +365,14 @@ class Performer:
             crash_point("effect.after_outcome")
             return outcome  # noqa: TRY300  the handler raises
         except asyncio.CancelledError:
-            self.abandon([Cancelled(at=self.now(), key=key, ask=None if intended else ask)])
+            self.abandon([records.Cancelled(at=self.now(), key=key, ask=None if intended else ask)])
             raise
 
     async def until_cancelled(self) -> None:
         """Wait for the recorded cancellation: the same timeout or sibling cancels the effect again."""
         await asyncio.get_running_loop().create_future()
 
-    def abandon(self, noted: list[Record], spend: Any = None) -> None:
+    def abandon(self, noted: list[records.Record], spend: Any = None) -> None:
         """Queue the records of an effect whose caller was cancelled; they precede the next records.
 
         If the whole drive is cancelled they are dropped, and the next drive performs the effect again. `spend` is the
@@ -410,17 +389,19 @@ class Performer:
         """Leave the effect `key` for a new attempt: no effect inside it counts as cancelled."""
         self._left.add(key)
 
-    async def outcome(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
+    async def outcome(
+        self, decision: replay.Decision, key: str, ask: records.EffectRequest, call: Call
+    ) -> records.Outcome:
         """Perform as decided; answers the outcome, unrecorded."""
         match decision:
-            case UseRecorded(outcome):
+            case replay.UseRecorded(outcome):
                 return outcome
-            case SettleAsUnknown():
-                return Unknown(at=self.now(), key=key)
-            case PerformAgain():
+            case replay.SettleAsUnknown():
+                return records.Unknown(at=self.now(), key=key)
+            case replay.PerformAgain():
                 await self._confirm()
                 return await self.attempt(key, None, call)
-            case Perform(intent):
+            case replay.Perform(intent):
                 await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
 
@@ -435,15 +416,15 @@ class Performer:
             raise self.halt(error) from error
         self.check_running()
 
-    def intention(self, key: str, ask: EffectRequest) -> Intended:
+    def intention(self, key: str, ask: records.EffectRequest) -> records.Intended:
         """The record of an effect before it is performed."""
-        return Intended(at=self.now(), key=key, ask=ask)
+        return records.Intended(at=self.now(), key=key, ask=ask)
 
     def spanning(self, key: str) -> AbstractContextManager[object]:
         """Make the span of the effect `key` the current one inside the block, if there is telemetry."""
         return _NO_SPAN if self.trace is None else self.trace.current(key)
 
-    async def attempt(self, key: str, ask: EffectRequest | None, call: Call) -> Outcome:
+    async def attempt(self, key: str, ask: records.EffectRequest | None, call: Call) -> records.Outcome:
         """Run the effect; answers the outcome, unrecorded. Cancellation passes through."""
         crash_point("effect.before_run")
         token = current_scope.set(EffectScope(self, key, inside=True))
@@ -472,29 +453,29 @@ class Performer:
     def done_with(
         self,
         key: str,
-        ask: EffectRequest | None,
+        ask: records.EffectRequest | None,
         body: bytes,
         begun: float = 0.0,
-        refs: tuple[Blob, ...] = (),
-        kept: tuple[Blob, ...] = (),
-    ) -> Done | None:
+        refs: tuple[records.Blob, ...] = (),
+        kept: tuple[records.Blob, ...] = (),
+    ) -> records.Done | None:
         """The outcome with this result and its blobs; None if the result is too large for the record."""
         if self.redactor.active:
             body = self.redactor.bytes(body, numbers=False)
         if len(body) > self._ledger.inline_bytes:
             return None
         ms = round((self._seconds() - begun) * 1000) if begun else 0
-        return Done(at=self.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
+        return records.Done(at=self.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
 
     async def succeeded(
         self,
         key: str,
-        ask: EffectRequest | None,
+        ask: records.EffectRequest | None,
         body: bytes,
         begun: float = 0.0,
-        refs: tuple[Blob, ...] = (),
-        kept: tuple[Blob, ...] = (),
-    ) -> Outcome:
+        refs: tuple[records.Blob, ...] = (),
+        kept: tuple[records.Blob, ...] = (),
+    ) -> records.Outcome:
         """The outcome with this result; a large one becomes a blob. Without `begun` its duration is 0."""
         done = self.done_with(key, ask, body, begun, refs, kept)
         if done is not None:
@@ -503,7 +484,7 @@ class Performer:
         try:
             body = self.redactor.bytes(body, numbers=False)
             blob = await self._ledger.put_blob(body)
-            return Done(at=now, key=key, ask=ask, blob=blob, ms=ms, refs=refs, kept=kept)
+            return records.Done(at=now, key=key, ask=ask, blob=blob, ms=ms, refs=refs, kept=kept)
         except errors.StoreError as error:
             # The store failed, not the effect: this must not become the recorded outcome.
             raise self.halt(error) from error
@@ -514,7 +495,7 @@ class Performer:
             lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
             return self.failed(key, ask, lost, begun)
 
-    def failed(self, key: str, ask: EffectRequest | None, error: Exception, begun: float) -> Failed:
+    def failed(self, key: str, ask: records.EffectRequest | None, error: Exception, begun: float) -> records.Failed:
         """The outcome of an effect that raised; its traceback is logged here, once."""
         hidden, trace = safe_cause(error, self.redactor), safe_trace(error, self.redactor)
         self._causes[key] = hidden
@@ -524,11 +505,11 @@ class Performer:
             fields = {"journal": self._ledger.journal, "effect": key, "error": said}
             log_event(_log, logging.WARNING, "effect failed", raised=raised, **fields)
         ms = round((self._seconds() - begun) * 1000) if begun else 0
-        return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms, trace=trace)
+        return records.Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms, trace=trace)
 
     def submit(
         self,
-        added: list[Record],
+        added: list[records.Record],
         *,
         patient: bool = False,
         notify: Sequence[Notify] = (),
@@ -563,7 +544,7 @@ class Performer:
         except errors.HoldfastError as error:
             raise self.halt(error) from error
 
-    def gather(self, outcome: Record, beside: Sequence[Record] = ()) -> None:
+    def gather(self, outcome: records.Record, beside: Sequence[records.Record] = ()) -> None:
         """Submit the outcome of a tool call together with others of this round of the loop.
 
         The records `beside` it come right before it in the journal, in the same commit.
@@ -612,7 +593,7 @@ class Performer:
         if cancelled is not None:
             raise cancelled
 
-    async def record(self, added: list[Record], *, spend: Spend | None = None) -> None:
+    async def record(self, added: list[records.Record], *, spend: Spend | None = None) -> None:
         """Submit records and wait until they are durable. A refusal of the store halts the run."""
         self.submit(added, spend=spend)
         await self.settle()
@@ -622,7 +603,7 @@ class Performer:
         """True if too many records wait for the disk: they are lost if the process dies."""
         return self._ledger.behind > MAX_BEHIND
 
-    async def seal(self, *added: Record, notify: Sequence[Notify] = (), spend: Spend | None = None) -> None:
+    async def seal(self, *added: records.Record, notify: Sequence[Notify] = (), spend: Spend | None = None) -> None:
         """Record the end of the run, after other records; nothing follows it.
 
         `notify` adds notifications in the same commit, `spend` is the spending of the records.
@@ -631,47 +612,47 @@ class Performer:
         self._sealed = True
         await self.settle()
 
-    async def unwrap(self, outcome: Outcome, ask: EffectRequest, returns: type[Any] | None) -> Any:
+    async def unwrap(self, outcome: records.Outcome, ask: records.EffectRequest, returns: type[Any] | None) -> Any:
         """The value of an outcome, or its error; the same in every replay."""
         match outcome:
-            case Done(blob=None):
+            case records.Done(blob=None):
                 return decode_value(bytes(outcome.value), returns)
-            case Done():
-                return decode_value(await self.large(cast("Blob", outcome.blob)), returns)
-            case Failed():
+            case records.Done():
+                return decode_value(await self.large(cast("records.Blob", outcome.blob)), returns)
+            case records.Failed():
                 cause = self._causes.pop(outcome.key, None)
                 raise errors.EffectFailed(outcome.key, outcome.error.kind, outcome.error.message) from cause
-            case Unknown():
+            case records.Unknown():
                 raise errors.EffectUnknown(outcome.key, ask.target)
-            case Cancelled():
+            case records.Cancelled():
                 raise errors.EffectCancelled(outcome.key)
 
-    async def keep(self, body: bytes) -> Blob:
+    async def keep(self, body: bytes) -> records.Blob:
         """Store bytes for an outcome."""
         try:
             return await self._ledger.put_blob(body)
         except errors.StoreError as error:
             raise self.halt(error) from error
 
-    def keep_soon(self, body: bytes) -> Blob:
+    def keep_soon(self, body: bytes) -> records.Blob:
         """Queue bytes for the next record; both become durable together."""
         try:
             return self._ledger.queue_blob(body)
         except errors.StoreError as error:
             raise self.halt(error) from error
 
-    async def large(self, blob: Blob) -> bytes:
+    async def large(self, blob: records.Blob) -> bytes:
         """The bytes of a blob; a missing blob halts the run."""
         body = await self._ledger.blob(blob.digest)
         if body is None:
             raise self.halt(errors.BlobMissing(blob.digest))
         return body
 
-    async def read_value(self, done: Done) -> bytes:
+    async def read_value(self, done: records.Done) -> bytes:
         """The JSON of a recorded value, inline or from its blob."""
         return bytes(done.value) if done.blob is None else await self.large(done.blob)
 
-    async def with_value(self, done: Done) -> Done:
+    async def with_value(self, done: records.Done) -> records.Done:
         """The outcome with its value inline."""
         if done.blob is None:
             return done

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from holdfast import records as kinds
 from holdfast.effects.canonical import canonical, digest_of_bytes, shown_key
 from holdfast.effects.keys import branch_segment, scope_of, segment
 from holdfast.errors import EffectRepeated, Halted, HoldfastError, InvariantBroken, ReplayMismatch, ReplayMiss
-from holdfast.records import (
-    ABSENT,
-    Cancelled,
-    Cause,
-    Done,
-    EffectKind,
-    EffectRequest,
-    Ended,
-    Failed,
-    Intended,
-    Outcome,
-    Record,
-    Started,
-    Unknown,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 MAX_PATHS: Final = 8
 MAX_VALUE: Final = 2 * 1024
@@ -124,26 +107,28 @@ MAX_ASK_BODY = 8 * 1024
 """A larger command is recorded by its digest only."""
 
 
-def make_request(kind: EffectKind, target: str, body: bytes, cause: Cause | None, iteration: int) -> EffectRequest:
+def make_request(
+    kind: kinds.EffectKind, target: str, body: bytes, cause: kinds.Cause | None, iteration: int
+) -> kinds.EffectRequest:
     """The recorded request of an effect with the canonical JSON `body`; only the digest of a large one."""
-    shown = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
-    return EffectRequest(kind, target, digest_of_bytes("content", body), shown, cause=cause, iteration=iteration)
+    shown = kinds.ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
+    return kinds.EffectRequest(kind, target, digest_of_bytes("content", body), shown, cause=cause, iteration=iteration)
 
 
 @dataclass(slots=True)
 class RecordedEffect:
     """Intent, outcome and request of one key."""
 
-    intent: Intended | None = None
-    outcome: Outcome | None = None
-    asked: EffectRequest | None = None
+    intent: kinds.Intended | None = None
+    outcome: kinds.Outcome | None = None
+    asked: kinds.EffectRequest | None = None
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: kinds.Outcome) -> None:
         """Add an outcome. The code never saw an outcome that a cancellation follows."""
         self.asked = getattr(outcome, "ask", None) or self.asked
         self.outcome = outcome
 
-    def ask(self) -> EffectRequest:
+    def ask(self) -> kinds.EffectRequest:
         if self.intent is not None:
             return self.intent.ask
         asked = getattr(self.outcome, "ask", None) or self.asked
@@ -165,21 +150,21 @@ class RunHistory:
     order: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     settled: dict[str, int] = field(default_factory=dict[str, int])
     branches: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
-    started: dict[str, Started] = field(default_factory=dict[str, Started])
-    ended: dict[str, Ended] = field(default_factory=dict[str, Ended])
+    started: dict[str, kinds.Started] = field(default_factory=dict[str, kinds.Started])
+    ended: dict[str, kinds.Ended] = field(default_factory=dict[str, kinds.Ended])
     records: int = 0
 
-    def add(self, record: Record) -> None:
+    def add(self, record: kinds.Record) -> None:
         self.records += 1
         match record:
-            case Done() | Failed() | Unknown() | Cancelled():
+            case kinds.Done() | kinds.Failed() | kinds.Unknown() | kinds.Cancelled():
                 self._recorded(record.key).settle(record)
                 self.settled.setdefault(record.key, len(self.settled))
-            case Intended():
+            case kinds.Intended():
                 self._recorded(record.key).intent = record
-            case Started():
+            case kinds.Started():
                 self.started[record.run] = record
-            case Ended():
+            case kinds.Ended():
                 self.ended[record.run] = record
             case _:
                 pass
@@ -205,7 +190,7 @@ class RunHistory:
         self._note_branches(parent)
 
 
-def fold_history(records: Iterable[Record]) -> RunHistory:
+def fold_history(records: Iterable[kinds.Record]) -> RunHistory:
     """The history of a journal."""
     past = RunHistory()
     for record in records:
@@ -217,7 +202,7 @@ def fold_history(records: Iterable[Record]) -> RunHistory:
 class UseRecorded:
     """Use the recorded outcome. `drift` is set if the content differs and the kind keeps its record."""
 
-    outcome: Outcome
+    outcome: kinds.Outcome
     drift: Divergence | None = None
 
 
@@ -256,7 +241,7 @@ _BEGUN: Final = Perform(intent=False)
 
 
 def decide_effect(
-    recorded: RecordedEffect | None, ask: EffectRequest, repeat: Repeat, *, strict: bool = False
+    recorded: RecordedEffect | None, ask: kinds.EffectRequest, repeat: Repeat, *, strict: bool = False
 ) -> Decision | Mismatch | Miss:
     """Decide about one effect. A difference counts before its outcome."""
     if recorded is None:
@@ -274,7 +259,7 @@ def decide_effect(
     return SettleAsUnknown() if repeat is Repeat.NEVER else PerformAgain()
 
 
-def _comparable(ask: EffectRequest) -> dict[str, object]:
+def _comparable(ask: kinds.EffectRequest) -> dict[str, object]:
     body: object = msgspec.json.decode(ask.body) if ask.body else {"sha256": ask.content}
     return {"kind": ask.kind, "target": ask.target, "body": body}
 
@@ -305,7 +290,7 @@ class ReplayCursor:
         self.halted = self.halted or reason
         return Halted(self.halted)
 
-    def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
+    def decide(self, key: str, ask: kinds.EffectRequest, repeat: Repeat) -> Decision:
         if key in self._asked:
             raise EffectRepeated(key)
         self._asked.add(key)

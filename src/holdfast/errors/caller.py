@@ -128,13 +128,13 @@ class ForeignLoop(ErrorFields, UsageError):
 
 
 class TelemetryMissing(ErrorFields, UsageError):
-    """Tracing was asked for, and OpenTelemetry is not installed. Nothing was opened."""
+    """Tracing is configured, but OpenTelemetry is not installed. Nothing was opened."""
 
     _message = "tracing needs OpenTelemetry; install it with: pip install 'holdfast[otel]'"
 
 
 class TelemetryUnconfigured(ErrorFields, UsageError):
-    """Tracing was asked for, and there is no place to which spans could go. Nothing was opened."""
+    """Tracing is configured, but there is no place to export spans to. Nothing was opened."""
 
     reason: str
     _message = """{reason}; give Telemetry(endpoint="http://127.0.0.1:4318"), set OTEL_EXPORTER_OTLP_ENDPOINT, or call
@@ -323,7 +323,7 @@ class ApprovalClosed(UsageError):
     """The approval was answered or expired before. This answer has no effect."""
 
     def __init__(self, id: str, state: str) -> None:
-        how = {"resolved": "somebody has answered it", "expired": "its time was up"}.get(state, f"it was {state}")
+        how = {"resolved": "it was answered", "expired": "its time was up"}.get(state, f"it was {state}")
         super().__init__(f"the approval {id!r} is closed: {how}. This answer changes nothing")
         self.id = id
         self.state = state
@@ -342,7 +342,7 @@ class MediaTypeMismatch(UsageError):
 class AttachmentUnknown(UsageError):
     """No such attachment, or none that this session may read.
 
-    One that is not there and one of another session look the same on purpose: whoever guesses learns nothing.
+    The two cases look the same, so that guessing an id reveals nothing.
     """
 
     def __init__(self, digest: str, session: str | None) -> None:
@@ -526,7 +526,7 @@ class ProcessPruned(ProcessUnknown):
 
     process: str
     status: str
-    """How it ended."""
+    """Its final status."""
     at: int
     """When it was pruned, in wall milliseconds."""
     _message = "the process {process!r} ended as {status} and was pruned since; prune later where results are asked for"
@@ -639,7 +639,7 @@ class SecretTooShort(ErrorFields, UsageError):
     name: str
     least: int
     _message = """the secret {name} has fewer than {least} characters and can't be told from ordinary text; use a
-        longer one, or say hf.Secrets(..., short=[{name!r}]): then it is only hidden where it stands alone, as a word"""
+        longer one, or say hf.Secrets(..., short=[{name!r}]): then it is only hidden as a whole word"""
 
 
 class SecretTooCommon(ErrorFields, UsageError):
@@ -802,11 +802,11 @@ class JournalPruned(JournalMissing):
         )
         self.journal = journal
         self.status = status
-        """How it ended."""
+        """Its final status."""
         self.at = at
         """When it was pruned, in wall milliseconds."""
         self.same = same
-        """Whether it was begun with the very input that was offered now."""
+        """True if it began with the same input."""
 
 
 class JournalForgotten(JournalMissing):
@@ -894,7 +894,7 @@ class JournalInUse(ErrorFields, UsageError):
 
     journal: str
     reason: str
-    _message = "{journal!r} is kept: {reason}; prune it when it is over and nobody needs it"
+    _message = "{journal!r} is kept: {reason}; prune it when it is over and no longer needed"
 
 
 class JournalConflict(UsageError):

@@ -169,7 +169,7 @@ class Fenced(StoreError):
     """Another worker holds the lease of the journal now. The work of this one was dropped."""
 
     def __init__(self, journal: str, epoch: int, current: int, holder: str | None) -> None:
-        who = f"held by {holder}" if holder else "held by nobody"
+        who = f"held by {holder}" if holder else "held by no process"
         super().__init__(
             f"the lease on {journal!r} is no longer yours: you hold epoch {epoch}, the journal is at {current}, {who}"
         )
@@ -281,7 +281,7 @@ class AttachmentsFull(StoreError):
     def __init__(self, session: str, what: str, limit: int) -> None:
         whose = f"the session {session!r} has" if session else "attachments that belong to no session are"
         super().__init__(
-            f"{whose} at the limit of {limit:,} {what}; collect what nobody needs, or raise the limit of the store"
+            f"{whose} at the limit of {limit:,} {what}; collect unused ones, or raise the limit of the store"
         )
         self.session = session
         self.what = what
@@ -308,7 +308,7 @@ class RulesFull(ErrorFields, StoreError):
 
     agent: str
     limit: int
-    _message = "{limit:,} rules are already stored for {agent!r}; remove those that nobody needs, or raise the limit"
+    _message = "{limit:,} rules are already stored for {agent!r}; remove unused ones, or raise the limit"
 
 
 class RuleCorrupt(ErrorFields, StoreError):

@@ -37,11 +37,11 @@ class ModelError(WorldError):
         self.status = status
         self.request_id = request_id
         self.retry_after = retry_after
-        """How long the provider asks to wait, in seconds."""
+        """Pause that the provider asks for, in seconds."""
         self.attempts: tuple[Attempt, ...] = ()
         """Every try, where the model keeps a ledger."""
         self.usage: Usage | None = None
-        """What the provider says that the try used, where it says so with the error."""
+        """Usage of the failed try, if the provider reports it."""
 
 
 class StreamCut(ModelError):
@@ -146,8 +146,8 @@ class EffectUnknown(ErrorFields, WorldError):
 
     key: str
     target: str
-    _message = """nobody can say whether {key} ({target}) took effect: it was interrupted, and it is not safe to
-        repeat; find out, then go on"""
+    _message = """the outcome of {key} ({target}) is unknown: it was interrupted, and it is not safe to repeat; find out
+        whether it took effect, then go on"""
 
 
 class EffectCancelled(ErrorFields, WorldError):
@@ -250,7 +250,7 @@ class WaitExpired(ErrorFields, WorldError):
     """No answer came before the deadline of the wait."""
 
     name: str
-    _message = "nobody answered {name!r} in time"
+    _message = "no answer to {name!r} came in time"
 
 
 class WaitEnded(ErrorFields, WorldError):
@@ -258,7 +258,7 @@ class WaitEnded(ErrorFields, WorldError):
 
     name: str
     state: str
-    _message = "the wait {name!r} was {state}; nobody can answer it any more"
+    _message = "the wait {name!r} was {state}; it can't be answered any more"
 
 
 class WaitFailed(ErrorFields, WorldError):

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import binascii
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -39,13 +40,9 @@ from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
 from holdfast.models.schemas import narrow_schema, schema_prompt
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 FLAGS: Final = dialect.COMMON_FLAGS | {
-    "adaptive_thinking": "effort is sent as adaptive thinking, whatever the model is called",
-    "budget_thinking": "effort is sent as a budget of tokens, whatever the model is called",
+    "adaptive_thinking": "effort is sent as adaptive thinking to every model",
+    "budget_thinking": "effort is sent as a budget of tokens to every model",
     "unsigned_thinking": "thoughts are sent back also without a signature",
     "output_in_words": "there is no field for the schema of the answer: it goes into the instructions",
 }

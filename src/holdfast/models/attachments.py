@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -12,10 +13,6 @@ from holdfast.errors import ModelError
 from holdfast.media import FILES_DEPTH
 from holdfast.messages import Attachment, ToolResult
 from holdfast.models.json_values import as_dict, clip_text, is_dict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 EMPTY_FILE: Final = "(empty file)"
 """Replaces the text of an empty file."""

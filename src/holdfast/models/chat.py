@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, cast
 from urllib.parse import quote
 
 import msgspec
@@ -19,24 +20,12 @@ import msgspec
 from holdfast import messages as msg
 from holdfast.errors import InvalidArgument, ModelError, StreamCut, StreamFailed
 from holdfast.errors.world import NotOffered
-from holdfast.models import dialect
+from holdfast.models import dialect, schemas
 from holdfast.models import json_values as values
 from holdfast.models.attachments import attachment_bytes, data_url, file_name, is_text_type, split_result, to_base64
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
-from holdfast.models.schemas import (
-    COMMON_STRICT_KEYWORDS,
-    FORMATS,
-    StrictSchemaRules,
-    fits_strict,
-    schema_prompt,
-    with_bare_choices,
-)
 from holdfast.models.sse import ArraySplitter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
     # the request
@@ -93,11 +82,11 @@ def encode_request(endpoint: dialect.Endpoint, model: str, request: msg.ModelReq
 
 # ---- fields ----
 
-_RULES: Final = StrictSchemaRules(
-    COMMON_STRICT_KEYWORDS
+_RULES: Final = schemas.StrictSchemaRules(
+    schemas.COMMON_STRICT_KEYWORDS
     | {"definitions", "minItems", "maxItems", "pattern", "format"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
-    FORMATS,
+    schemas.FORMATS,
     depth=10,
     properties=5_000,
 )
@@ -143,7 +132,7 @@ def _beginning(
             shape["strict"] = allows_strict(output.schema)
             fields["response_format"] = {"type": "json_schema", "json_schema": shape}
         if not is_enforced or "json_object" in flags:
-            instructions = schema_prompt(output.schema, instructions)
+            instructions = schemas.schema_prompt(output.schema, instructions)
     if settings.cache and "cache_control" in flags:
         fields["cache_control"] = {"type": "ephemeral"}
     own = b""
@@ -170,14 +159,14 @@ def _beginning(
 
 def allows_strict(schema: object) -> bool:
     """True if the provider can enforce `schema`: all properties required, no others allowed, known keywords only."""
-    return fits_strict(schema, _RULES)
+    return schemas.fits_strict(schema, _RULES)
 
 
 @dialect.IdentityCache
 def _tools(tools: tuple[msg.ToolSpec, ...], strict: bool, google: bool) -> bytes:  # the cache takes positions only
     made: list[dict[str, Any]] = []
     for tool in tools:
-        parameters = with_bare_choices(tool.parameters) if google else tool.parameters
+        parameters = schemas.with_bare_choices(tool.parameters) if google else tool.parameters
         function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": parameters}
         if strict and allows_strict(tool.parameters):
             function["strict"] = True

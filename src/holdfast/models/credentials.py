@@ -34,7 +34,7 @@ class Credentials:
         if endpoint.auth not in AUTH_SCHEMES:
             raise InvalidArgument("auth", endpoint.auth, f"one of {', '.join(AUTH_SCHEMES)}")
         if token is not None and given is not None:
-            raise InvalidArgument("token_provider", token, "left out where api_key is given")
+            raise InvalidArgument("token_provider", token, "left out with api_key")
         if token is not None and not callable(token):
             raise InvalidArgument("token_provider", type(token), "a function that gives a token")
         self._endpoint = endpoint

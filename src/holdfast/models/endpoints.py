@@ -162,7 +162,6 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_endpoint(line: str) -> KnownEndpoint:
-    """Read a line of `_TABLE`."""
     name, url, *words = line.split()
     bare = [word for word in words if "=" not in word]
     fields = dict(word.split("=") for word in words if "=" in word)

@@ -6,14 +6,12 @@ All dialects share one reader, because gateways and compatible servers mix their
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from holdfast.errors import ContextOverflow, ModelError, StreamFailed
 from holdfast.models import retry
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, is_dict, is_list, parse_json, to_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _MAX_MESSAGE: Final = 990
 _KIND_BY_STATUS: Final = {
@@ -54,7 +52,7 @@ _BILLING: Final = re.compile(
 )
 """The word "billing" alone proves nothing: rate limit messages also say where to pay for more."""
 _OUT_OF_MONEY: Final = re.compile(r"credits are depleted|spending cap|billing account")
-"""Waiting does not help, whatever pause the provider names."""
+"""Waiting does not help, even if the provider names a pause."""
 _QUOTA: Final = "exceeded your current quota"
 """OpenAI says it of an account without money, Google also of a rate limit."""
 _BAD_REQUEST: Final = re.compile(

@@ -24,7 +24,8 @@ calls of other models need no signature.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 from holdfast import messages as msg
@@ -39,13 +40,9 @@ from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, en
 from holdfast.models.schemas import schema_prompt, with_bare_choices
 from holdfast.models.sse import ArraySplitter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-
 FLAGS: Final = dialect.COMMON_FLAGS | {
     "whole_url": "the base URL holds everything before /models/...: version, project, publisher (Vertex AI)",
-    "gemini2": "the models are of the second generation, whatever their names are",
+    "gemini2": "treat every model as one of the second generation",
 }
 
 # ==== requests ====

@@ -11,8 +11,9 @@ import asyncio
 import random
 import re
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,10 +31,6 @@ from holdfast.models.json_values import clip_text
 from holdfast.models.limits import CallGate, CallLimits, shared_gate
 from holdfast.models.sse import ArraySplitter, SseDecoder
 from holdfast.models.transport import HttpResponse, Timeouts, Transport, shared_transport
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-
 
 MAX_RESPONSE: Final = 256 * 1024 * 1024
 """Largest body of an answer, in bytes."""
@@ -118,7 +115,7 @@ class HttpModel:
             yield [msg.StreamNote("replay_dropped", left_out)]
         call = _CallState(self.name, self._clock(), request.ledger)
         while True:
-            attempt = _Attempt(self._clock())
+            attempt = _HttpAttempt(self._clock())
             try:
                 body = attempt.body = await self._send(wire, call, attempt)
                 while body.open:
@@ -154,7 +151,7 @@ class HttpModel:
                 yield whole
             wire = self._encode_continuation(request, call)
 
-    async def _send(self, wire: WireRequest, call: _CallState, attempt: _Attempt) -> BodyReader:
+    async def _send(self, wire: WireRequest, call: _CallState, attempt: _HttpAttempt) -> BodyReader:
         """Send the request; returns the body with the reply."""
         timeouts = self.timeouts
         limit = timeouts.connect
@@ -196,7 +193,7 @@ class HttpModel:
         reader = self.dialect.reader(self.endpoint, self.model)
         return BodyReader(reader, response, self.timeouts.rest, arrays=self.dialect.streams_json_arrays)
 
-    async def _error_response(self, response: HttpResponse, attempt: _Attempt) -> ModelError:
+    async def _error_response(self, response: HttpResponse, attempt: _HttpAttempt) -> ModelError:
         body = await _read_error_body(response, self.timeouts.rest)
         body = credentials.redact_body(body, attempt.key, *attempt.headers.values())
         is_page = _is_web_page(response.headers, body)
@@ -214,7 +211,7 @@ class HttpModel:
             error.retry_after = retries.delay_from_headers(response.headers, time.time())
         return error
 
-    def _record_failure(self, call: _CallState, attempt: _Attempt, error: ModelError) -> float | None:
+    def _record_failure(self, call: _CallState, attempt: _HttpAttempt, error: ModelError) -> float | None:
         """Enter a failure into the ledger; returns the delay before the next attempt, or None to give up."""
         now = self._clock()
         credentials.redact_error(error, attempt.key, *attempt.headers.values())
@@ -266,7 +263,7 @@ class HttpModel:
 
 
 @dataclass(repr=False, eq=False)  # a repr would show the key
-class _Attempt:
+class _HttpAttempt:
     begun: float
     key: str = ""
     url: str = ""
@@ -316,7 +313,7 @@ class _CallState:
     shown: bool = False
     """True if observers have seen anything of the reply."""
 
-    def observe(self, events: list[msg.StreamEvent], attempt: _Attempt) -> list[msg.StreamEvent]:
+    def observe(self, events: list[msg.StreamEvent], attempt: _HttpAttempt) -> list[msg.StreamEvent]:
         """Take note of events, and return those that observers see."""
         for event in events:
             if type(event) is msg.StreamUsage:
@@ -344,7 +341,7 @@ class _CallState:
 
     def record(
         self,
-        attempt: _Attempt,
+        attempt: _HttpAttempt,
         now: float,
         error: ModelError | None = None,
         *,
@@ -361,7 +358,7 @@ class _CallState:
         if self.ledger is not None:
             self.ledger.append(entry)
 
-    def record_reply(self, attempt: _Attempt, now: float) -> tuple[bool, msg.ModelReply]:
+    def record_reply(self, attempt: _HttpAttempt, now: float) -> tuple[bool, msg.ModelReply]:
         """Enter a successful attempt into the ledger.
 
         Returns True if the provider paused, and the reply; a whole reply has the attempts.
@@ -419,8 +416,8 @@ _TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTAL
 class BodyReader:
     """Reads a body piece by piece. Only a cancellation is raised before `reply`.
 
-    The first bytes decide the format, whatever the headers say: server-sent events, or JSON. JSON is also a stream if
-    each element of an array is a frame (`arrays`), and is parsed at its end otherwise.
+    The first bytes decide the format, not the headers: server-sent events, or JSON. JSON is also a stream if each
+    element of an array is a frame (`arrays`), and is parsed at its end otherwise.
     """
 
     def __init__(self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeGuard, cast
 
 import msgspec
 
 from holdfast.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
 
 encode_json: Final = msgspec.json.Encoder().encode
 JSON_ERRORS: Final = (ValueError, RecursionError)

@@ -430,7 +430,7 @@ def _recorded_model(path: Path, recording: Recording) -> HttpModel:
     if "google.generateContent" in apis:
         dialect = "google"
     if dialect is None:
-        raise RecordingInvalid(path, f"nobody here speaks {', '.join(apis) or 'what it holds'}")
+        raise RecordingInvalid(path, f"this release does not support {', '.join(apis) or 'its protocol'}")
     spoken = registry.load_dialect(dialect)
     unknown = sorted(set(recording.flags or ()).difference(spoken.flags))
     if unknown:

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.models.json_values import as_dict, as_list, is_dict, is_list
 from holdfast.secrets.forms import SecretFinder, SecretForms, make_finder, secret_forms, secret_marker
 from holdfast.secrets.redactor import active_redactors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
 
 REDACTED: Final = "REDACTED"
 REQUEST_HEADERS: Final = re.compile(r"content-type|accept|anthropic-version|anthropic-beta|openai-beta")

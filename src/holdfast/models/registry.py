@@ -120,7 +120,7 @@ def model(
 def _refuse_options(name: object, options: Mapping[str, object], wanted: str) -> None:
     """Raise `InvalidArgument` if an option is set: only endpoints have options."""
     if options:
-        raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(options)} is given,")
+        raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(options)} is set,")
 
 
 def load_dialect(name: str) -> Dialect:

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -34,10 +35,6 @@ from holdfast.models.attachments import attachment_bytes, attachment_label, data
 from holdfast.models.errors import classify_stream_error
 from holdfast.models.json_values import as_dict, as_list, as_text, clip_text, encode_json, parse_arguments, token_count
 from holdfast.models.schemas import COMMON_STRICT_KEYWORDS, StrictSchemaRules, fits_strict, schema_prompt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
 
 FLAGS: Final = dialect.COMMON_FLAGS | {
     "no_cache_key": "prompt_cache_key is refused and left out",
@@ -694,7 +691,7 @@ class TextPieces:
         """
         ids = {as_text(item.get("id")) for item in found.values()} - {""}
         made: dict[Key, Item] = {}
-        # If as many items arrived as began, none is missing, whatever their ids are.
+        # If as many items arrived as began, none is missing, even under other ids.
         for key, item in begun.items() if len(found) < len(begun) else ():
             grown = None if key in found or as_text(item.get("id")) in ids else self._grown(key, item)
             if grown is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from holdfast.models.json_values import as_dict, as_list, encode_json, is_dict, is_list
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def schema_prompt(schema: Mapping[str, Any], instructions: str = "") -> str:

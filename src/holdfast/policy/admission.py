@@ -56,7 +56,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def looks_back_ms(self) -> int:
-        """How far back, in milliseconds, the check looks for earlier inputs; 0 for not at all."""
+        """Window of the check for earlier inputs in milliseconds; 0 for none."""
         rate = 0 if self.per_window is None else milliseconds(self.window)
         return max(rate, 0 if self.duplicates == "allow" else milliseconds(self.duplicate_window))
 

@@ -6,7 +6,8 @@ session and key. One digest covers all of it, so a call that differs by one byte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -14,10 +15,6 @@ from holdfast.effects.canonical import digest
 from holdfast.errors.caller import PolicyInvalid
 from holdfast.policy.files import parse_rule
 from holdfast.policy.rules import Policy, Rule, Subject, read_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 KIND: Final = "approval"
 """The kind of approval waits in the store."""

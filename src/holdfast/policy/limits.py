@@ -8,10 +8,11 @@ that reaches the limit may exceed it. Time stops an effect under way.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -19,10 +20,6 @@ from msgspec.structs import astuple, replace
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.names import check_int
 from holdfast.policy.rules import CLEAN, NO_RULES, Policy, Taint, milliseconds, narrow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 LEASE_MS: Final = 10_000
 """Default term of a lease."""

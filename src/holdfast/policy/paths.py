@@ -23,7 +23,7 @@ def why_outside(path: str, roots: Iterable[str], base: str | None, real: Real) -
     try:
         return None if is_inside(path, roots, base, real) else "it leads elsewhere"
     except (OSError, ValueError) as error:
-        return f"nobody can say where it leads ({path_problem(error)})"
+        return f"its target is unknown ({path_problem(error)})"
 
 
 def is_inside(path: str, roots: Iterable[str], base: str | None, real: Real) -> bool:

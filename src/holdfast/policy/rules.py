@@ -9,8 +9,8 @@ A policy decides in this order:
 3. `within` and taint come last. They can only make the decision stricter.
 
 A deny is never overridden: where a deny rule holds, a predicate fails or a constraint is broken, adding allow and ask
-rules that match the tool no more closely than that rule never lifts the deny, in whatever order; for a constraint, no
-rule at all does.
+rules that match the tool no more closely than that rule never lifts the deny, in any order; for a constraint, no rule
+at all does.
 
 A condition holds, fails, or is unclear: a missing argument or one of another kind, a command that is one shell string,
 an ambiguous URL. An unclear condition counts against the call: no permission covers the call, every refusal does.
@@ -154,7 +154,7 @@ class Decision(msgspec.Struct, frozen=True):
     expires_ms: int | None = None
     """Time to answer the question; None for the default."""
     tainted: bool = False
-    """Taint requires a person, whatever the rules decide. No stored rule answers such a question."""
+    """Taint requires a person even if a rule allows the call. No stored rule answers such a question."""
 
 
 # ---- conditions ----
@@ -229,7 +229,7 @@ def _unclear(why: str) -> Finding:
     return Finding("unclear", why)
 
 
-def _said(answer: bool) -> Finding:
+def _holds(answer: bool) -> Finding:
     return YES if answer else NO
 
 
@@ -269,9 +269,9 @@ class Condition(msgspec.Struct, frozen=True):
             case "above" | "below":
                 if _kind(value) != "a number":
                     return self._odd("a number")
-                return _said(value > self.value if self.word == "above" else value < self.value)
+                return _holds(value > self.value if self.word == "above" else value < self.value)
             case "matches":
-                return _said(matches_wildcards(value, self.value)) if isinstance(value, str) else self._odd("text")
+                return _holds(matches_wildcards(value, self.value)) if isinstance(value, str) else self._odd("text")
             case "within":
                 return self._find_paths(value, subject.base, real)
             case "equals" | "one_of":
@@ -281,7 +281,7 @@ class Condition(msgspec.Struct, frozen=True):
                 kind = _kind(value)
                 if kind not in kinds:
                     return self._odd(" or ".join(kinds))
-                return _said(any(kind == _kind(one) and value == one for one in wanted))
+                return _holds(any(kind == _kind(one) and value == one for one in wanted))
 
     def _find_paths(self, value: object, base: str | None, real: Real) -> Finding:
         """Yes if all paths are inside, no if all are outside; unclear if they differ or one is unresolvable."""
@@ -295,7 +295,7 @@ class Condition(msgspec.Struct, frozen=True):
         if len(inside) > 1:
             folders = ", ".join(self.value)
             return _unclear(f"some paths of the argument {self.argument!r} are within {folders}, others not")
-        return _said(inside.pop())
+        return _holds(inside.pop())
 
     def _odd(self, wanted: str) -> Finding:
         return _unclear(f"the argument {self.argument!r} is not {wanted}")
@@ -319,7 +319,9 @@ def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
     words = cast("list[object]", list(value)) if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if not words or not all(isinstance(word, str) for word in words):
         return _unclear("the command is not a list of words")
-    return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
+    return _holds(
+        len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False))
+    )
 
 
 def find_host(domains: tuple[HostRule, ...], subject: Subject, *, named: bool) -> Finding:
@@ -332,7 +334,7 @@ def find_host(domains: tuple[HostRule, ...], subject: Subject, *, named: bool) -
     url = read_url(value)
     if isinstance(url, str):
         return _unclear(f"the URL can't be read: {url}")
-    return _said(any(host.matches(url.host) for host in domains))
+    return _holds(any(host.matches(url.host) for host in domains))
 
 
 # ---- rules and constraints ----
@@ -405,7 +407,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         else:
             if iscoroutine(answer):
                 answer.close()  # it is never awaited
-            asked = _said(answer is True)
+            asked = _holds(answer is True)
             if type(answer) is not bool:
                 asked = Finding("failed", f"its predicate gave a {type(answer).__name__}, not True or False")
         return all_of((found, asked))

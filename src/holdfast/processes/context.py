@@ -1,4 +1,4 @@
-"""The context of a durable function, and its waits: every effect goes through the context and is recorded.
+"""The context of a durable function, and its waits. Every effect goes through the context and is recorded.
 
 In this order: the sources of answers (timers, signals, deferrals, children, turns of agents), the open waits of one
 run, and the context.
@@ -79,7 +79,7 @@ _current_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVa
 TURN_WAIT_KIND: Final = "turn"
 """The kind of the waits for turns of agents."""
 TURN_RECHECK_MS: Final = 300_000
-"""Interval at which a process checks a turn by itself, in case the runtime that would answer is gone."""
+"""Interval at which a process checks a turn itself, in case the runtime that would answer is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class StoreWait:
     label: str
     due: int | None = None
     resend: Callable[[bytes], Awaitable[None]] | None = None
-    """Sends an answer again that came after the wait was withdrawn; without it, the answer is dropped."""
+    """Sends an answer again that came after the withdrawal; without it, the answer is dropped."""
     timer: bool = False
-    """Its deadline is its answer."""
+    """The deadline answers it."""
 
     async def begin(self) -> WaitAnswer | None:
         wait = await JournalWaits(self.store, self.journal).open(self.label, self.due)
@@ -157,18 +157,18 @@ class ChildWait:
         return WaitAnswer(encode_value(await process_end(self.store, await self.processes.read(self.label))))
 
     async def withdraw(self) -> None:
-        """The child goes on."""
+        """The child continues."""
 
 
 class AwaitedTurn(msgspec.Struct, frozen=True):
-    """The turn that a wait is about, as the body of the wait."""
+    """The body of a wait for a turn."""
 
     session: str
     input: int
 
 
 class TurnWait:
-    """The end of a turn. The runtime answers the wait; the process also checks by itself now and then."""
+    """The end of a turn. The runtime answers the wait; the process also polls the turn."""
 
     def __init__(self, store: Store, journal: str, key: str, turn: AwaitedTurn, processes: Processes) -> None:
         now = store.clock.read().wall
@@ -217,7 +217,7 @@ class TurnWait:
 
 
 WaitSource: TypeAlias = StoreWait | ChildWait | TurnWait
-"""The source of an answer. Its `label` is the name in the record, `due` the time of the next check at the latest."""
+"""The source of an answer. `label` is its name in the record, `due` the latest time of the next check."""
 
 
 async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
@@ -228,7 +228,7 @@ async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
     return {"status": state.status, "kind": error.kind, "message": error.message}
 
 
-async def process_value(store: Store, state: ProcessState) -> Any:  # whatever the function gave
+async def process_value(store: Store, state: ProcessState) -> Any:  # the result of the function
     """The result of a process."""
     return decode_value((state.value or b"null") if state.blob is None else await read_blob(store, state.blob.digest))
 
@@ -277,22 +277,22 @@ class ProcessWaits:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
         self.pending: dict[str, _PendingWait] = {}
-        """By the key of the effect that waits."""
+        """Open waits, by effect key."""
         self.busy = 0
-        """The number of branches that do something else than wait."""
+        """The number of branches that do not wait."""
         self.moved = asyncio.Event()
-        """Set when a branch begins to wait, or ends to work beside one that waits."""
+        """Set when a branch begins to wait, or stops working beside one that waits."""
         self._looking: asyncio.Task[None] | None = None
 
     @property
     def quiet(self) -> bool:
-        """Whether the function does nothing but wait at this moment."""
+        """True if all branches wait."""
         if not self.pending or self.busy or any(pending.came.done() for pending in self.pending.values()):
             return False
         return self._next_activity() is None
 
     def _next_activity(self) -> Literal["run", "wake"] | None:
-        """The next thing that the function will do: run, wake by a timer of its own, or nothing."""
+        """The next activity of the function: running now, a timer of its own, or none."""
         loop: Any = asyncio.get_running_loop()
         for queue in ("_ready", "held", "_scheduled"):  # a simulated loop holds back what it does not run yet
             for handle in getattr(loop, queue, ()):
@@ -303,7 +303,7 @@ class ProcessWaits:
         return None
 
     async def _only_waits(self) -> bool:
-        """Whether the function does nothing but wait. If it is active this pauses a moment before it answers."""
+        """True if the function only waits. Pauses a moment first if it is active."""
         shown = hasattr(asyncio.get_running_loop(), "_ready")
         for _ in range(1 if shown else QUIET_ROUNDS):
             found = self._next_activity()
@@ -315,7 +315,7 @@ class ProcessWaits:
         return True
 
     async def idle(self) -> None:
-        """Return when the function does nothing but wait. Until then, check its waits now and then."""
+        """Return when the function only waits. Until then, check its waits now and then."""
         while True:
             self.moved.clear()
             if self.pending and not self.busy:
@@ -360,7 +360,7 @@ class ProcessWaits:
     async def seek(
         self, place: EffectScope, key: str, ask: EffectRequest, source: WaitSource, *, intend: bool = False
     ) -> Outcome:
-        """The outcome of a wait: recorded before, or the answer when it comes."""
+        """The outcome of a wait: the recorded one, or the answer when it arrives."""
         performer = self._performer
         await performer.admit()
         with performer.occupied(place), self.at_work():
@@ -433,11 +433,11 @@ class Child(Generic[OutputT_co]):
         return f"Child({self.id!r})"
 
     async def result(self) -> OutputT_co:
-        """Wait for the end, and return the result as the type that the function declares. The wait holds no memory."""
+        """Wait for the end and return the result as the declared type. A parked wait holds no memory."""
         return await self._context._child_result(self.id, self._name)  # noqa: SLF001
 
     async def status(self) -> ProcessLine:
-        """Its line in lists. A replay answers what the first call answered."""
+        """Its line in lists. A replay returns the recorded line."""
         return await self._context._child_line(self.id)  # noqa: SLF001
 
     async def signal(self, name: str, value: object = None) -> None:
@@ -445,12 +445,12 @@ class Child(Generic[OutputT_co]):
         await self._context.signal(self.id, name, value)
 
     async def cancel(self, reason: str = "") -> None:
-        """Ask for it to be cancelled."""
+        """Request its cancellation."""
         await self._context._cancel_child(self.id, reason)  # noqa: SLF001
 
 
 class Awaited(Deferred[Any]):
-    """A deferral: a key that you pass on, and its answer."""
+    """A deferral: a key to hand out, and the answer to it."""
 
     __slots__ = ("_context",)
 
@@ -458,8 +458,8 @@ class Awaited(Deferred[Any]):
         super().__init__(key, due, wait)
         self._context = context
 
-    async def answer(self, *, returns: type[Any] | None = None) -> Any:  # whatever was answered
-        """The answer for the key, as soon as it comes. Nothing is held in memory meanwhile.
+    async def answer(self, *, returns: type[Any] | None = None) -> Any:  # the answer
+        """Wait for the answer to the key. A parked wait holds no memory.
 
         Raises `WaitExpired` when no answer came in time, `WaitFailed` when the answer is an error.
         """
@@ -469,9 +469,9 @@ class Awaited(Deferred[Any]):
 class ProcessContext(Generic[DepsT]):
     """The first argument of a durable function.
 
-    Each call is recorded under a key that is a path: code in plain `asyncio.gather` or `TaskGroup` branches is told
-    apart. A function that runs again after a crash gets its recorded answers until it is where it was. What is not
-    asked for here (a request, a file, the clock) is done again each time.
+    Each call is recorded under a key that is a path, so code in plain `asyncio.gather` or `TaskGroup` branches works. A
+    function that runs again after a crash gets its recorded answers. Anything outside the context (a request, a file,
+    the clock) is repeated each time.
     """
 
     def __init__(self, context: RuntimeContext, state: ProcessState, performer: Performer, waits: ProcessWaits) -> None:
@@ -484,7 +484,7 @@ class ProcessContext(Generic[DepsT]):
         self._reached: set[str] = set()
         self._versions: dict[str, bool] = {}
         self._signals: dict[str, int] = {}
-        """The number of the last signal of each name that the function has asked for."""
+        """Number of the last signal consumed, by name."""
         inherited = (
             () if state.inherited is None else {getattr(record, "key", "") for record in state.inherited.records}
         )
@@ -509,12 +509,12 @@ class ProcessContext(Generic[DepsT]):
 
     @property
     def idempotency_key(self) -> str:
-        """Inside a step: a key that is the same for each repetition of that step. Outside: that of the process."""
+        """Inside a step: a key that stays the same when the step is repeated. Outside: the key of the process."""
         return self._performer.idempotency_key(_current_step.get() or segment(self._performer.run))
 
     @property
     def secrets(self) -> SecretAccess:
-        """``ctx.secrets["NAME"]``: hidden in all that is written."""
+        """``ctx.secrets["NAME"]``. Values are redacted in journals and logs."""
         return self._runtime.secrets
 
     @property
@@ -543,7 +543,7 @@ class ProcessContext(Generic[DepsT]):
         returns: type[Any] | None = None,
         at: tuple[EffectScope, str] | None = None,
     ) -> Any:
-        """Perform an effect under the next key for `name`, or under the one in `at`."""
+        """Perform an effect under the next key for `name`, or under `at`."""
         place, key = self._next_key(name) if at is None else at
         performer, waits, outer = self._performer, self._waits, _current_step.get()
         ask = performer.request(key, kind, target, body)
@@ -553,7 +553,7 @@ class ProcessContext(Generic[DepsT]):
         finally:
             _current_step.set(outer)
             waits.busy -= 1
-            if waits.pending:  # a step of code that waits for nothing wakes nobody
+            if waits.pending:  # without open waits there is nothing to wake
                 waits.moved.set()
 
     @overload
@@ -586,12 +586,12 @@ class ProcessContext(Generic[DepsT]):
         repeat: Repeat = Repeat.KEYED,
         returns: type[Any] | None = None,
         **kwargs: object,
-    ) -> Any:  # whatever the function gives, after its way through JSON
+    ) -> Any:  # the result, decoded from JSON
         """Call `function(*args, **kwargs)` once and record its result.
 
-        A step that was interrupted runs again with the same `idempotency_key`, unless `repeat` is `Repeat.NEVER`: then
-        it ends as `EffectUnknown`. A plain function runs in a thread. The arguments are recorded: secrets are not for
-        them. The value is of the type `returns`, or else of the one that the function declares to return.
+        An interrupted step runs again with the same `idempotency_key`, unless `repeat` is `Repeat.NEVER`: then it ends
+        as `EffectUnknown`. A plain function runs in a thread. The arguments are recorded, so never pass secrets. The
+        result is decoded as `returns`, or as the declared return type of the function.
         """
         if not callable(function):
             raise errors.InvalidArgument("function", function, "something to call")
@@ -611,7 +611,7 @@ class ProcessContext(Generic[DepsT]):
         return await self._effect("sample", what, what, None, call, Repeat.FREE, at=at)
 
     async def now(self) -> datetime:
-        """The time in UTC. A replay answers what the first call answered."""
+        """The time in UTC. A replay returns the recorded time."""
         return datetime.fromtimestamp(await self._sample("now", self._performer.now) / 1000, UTC)
 
     async def random(self) -> float:
@@ -623,9 +623,9 @@ class ProcessContext(Generic[DepsT]):
         return UUID(await self._sample("uuid", lambda: str(uuid4())))
 
     async def version(self, name: str) -> bool:
-        """Whether changed code may take its new path: False in a process that passed here before the change.
+        """True if changed code may take its new path; False in a process that passed here before the change.
 
-        ``if await ctx.version("send-by-post"): ... else: ...`` lets processes that run go on as they began.
+        ``if await ctx.version("send-by-post"): ... else: ...`` keeps running processes on the old path.
         """
         place, past = self._performer.place(), self._performer.past
         key = f"{place.path}/~version.{segment(check_id('version', name))}"
@@ -643,7 +643,7 @@ class ProcessContext(Generic[DepsT]):
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
     async def sleep(self, span: timedelta | float) -> None:
-        """Sleep for a timedelta or for seconds. Any process may go on afterwards."""
+        """Sleep for a timedelta or for seconds. Any runtime may continue the process afterwards."""
         ms = milliseconds(span)
         place, key = self._next_key("sleep")
         ask = self._performer.request(key, "sleep", "sleep", {"ms": ms})
@@ -653,8 +653,8 @@ class ProcessContext(Generic[DepsT]):
 
     async def wait(
         self, name: str, timeout: timedelta | float | None = None, *, returns: type[Any] | None = None
-    ) -> Any:  # whatever was signalled
-        """The next signal called `name`, also one that came before; `WaitExpired` when none comes in time."""
+    ) -> Any:  # the value of the signal
+        """The next signal called `name`, or one already received; `WaitExpired` if none arrives in time."""
         performer = self._performer
         deadline = None if timeout is None else performer.now() + milliseconds(timeout)
         check_returns(returns)
@@ -674,7 +674,7 @@ class ProcessContext(Generic[DepsT]):
 
     def _signal_wait(self, wait: str, name: str, deadline: int | None) -> StoreWait:
         async def resend(payload: bytes) -> None:
-            # Under a key: whoever goes on after a crash gives it back again.
+            # Under a key: after a crash, the next drive returns it again.
             again = f"{keys.RESERVED_PREFIX}again/{digest('again', wait)[:40]}"
             await self._processes.send_signal(self._state.id, name, decode_value(payload), again)
 
@@ -683,8 +683,8 @@ class ProcessContext(Generic[DepsT]):
     async def defer(self, *, timeout: timedelta | float = DEFERRAL_TIMEOUT) -> Awaited:
         """Open a key that is answered once from outside, with `runtime.resolve(key, value)`.
 
-        ``pending = await ctx.defer(timeout=timedelta(days=2))``, pass ``pending.key`` on in a step, and then
-        ``await pending.answer()``: `WaitExpired` when nobody answered within `timeout` (7 days).
+        ``pending = await ctx.defer(timeout=timedelta(days=2))``, pass ``pending.key`` on in a step, and then ``await
+        pending.answer()``: `WaitExpired` without an answer within `timeout` (7 days).
         """
         span, journal = milliseconds(timeout), self._state.journal
         place, key = self._next_key(_DEFER)
@@ -724,10 +724,7 @@ class ProcessContext(Generic[DepsT]):
             raise
 
     async def gather(self, *work: Awaitable[Any]) -> list[Any]:
-        """Run all at once; answers their values in order. All end before the first failure is raised.
-
-        Each is a branch of its own.
-        """
+        """Run branches at once and return their values in order. All of them end before the first failure is raised."""
         await self._admit(work)
         tasks = [asyncio.ensure_future(each) for each in work]
         try:
@@ -740,9 +737,9 @@ class ProcessContext(Generic[DepsT]):
         return [task.result() for task in tasks]
 
     async def race(self, *work: Awaitable[Any]) -> tuple[int, Any]:
-        """Run all at once; answers the index of the first to finish, and its value. The others are cancelled.
+        """Run branches at once; returns the index and value of the first to finish, and cancels the others.
 
-        Who was first is recorded: it stays so.
+        The winner is recorded, so a replay returns the same one.
         """
         if not work:
             raise errors.InvalidArgument("race", work, "one or more things to wait for")
@@ -794,7 +791,7 @@ class ProcessContext(Generic[DepsT]):
         return outcome
 
     async def _withdraw_below(self, key: str) -> None:
-        """Withdraw waits of losing branches that a crash left open."""
+        """Withdraw the waits of losing branches after a crash."""
         for name, recorded in self._performer.past.effects.items():
             if name.startswith(f"{key}/") and recorded.intent is not None and recorded.outcome is None:
                 asked = recorded.intent.ask
@@ -843,7 +840,7 @@ class ProcessContext(Generic[DepsT]):
         return Child(self, told["id"], made.name)
 
     async def _begin_elsewhere(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
-        """Begin a child or a turn. If this process is cancelled meanwhile, that is stopped too."""
+        """Begin a child or a turn. A cancellation of this process meanwhile stops it, too."""
 
         async def stop_if_cancelled() -> None:
             with suppress(errors.HoldfastError):
@@ -903,7 +900,7 @@ class ProcessContext(Generic[DepsT]):
         session: str | None = None,
         deadline: timedelta | float | None = None,
     ) -> OutputT:
-        """Ask an agent, in a session of its own unless you name one, and wait for its answer.
+        """Ask an agent and wait for its answer, in a new session unless you name one.
 
         The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
         """
@@ -954,7 +951,7 @@ class ProcessContext(Generic[DepsT]):
         output: Any = None,  # a type or a schema
         instructions: str = "",
     ) -> Any:  # text, or a value of the type that was asked for
-        """Ask a model once, without a conversation. The reply is recorded with its usage."""
+        """Ask a model once, without a session. The reply is recorded with its usage."""
         question = CompletionRequest(model, prompt, output, instructions)
         place, key = self._next_key(MODEL_CALL_NAME)
         turn: TurnContext[Any] = TurnContext(self._state.session or "", "", "", given_deps=self._runtime.deps)

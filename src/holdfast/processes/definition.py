@@ -1,4 +1,4 @@
-"""`@process`: a function becomes something that can be started, and goes on after a crash."""
+"""The `@process` decorator: makes a durable function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, get_args, overload
 
 import holdfast
-from holdfast.deps import wanted_deps
+from holdfast.deps import deps_type
 from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue
 from holdfast.errors.caller import ProcessInvalid
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 _MAX_PROBLEMS: Final = 5
-"""How many problems with arguments are told at once."""
+"""Most problems with arguments that one error lists."""
 
 
 @dataclass(frozen=True)
 class ProcessDefinition(Generic[P, R]):
-    """A durable function. Start it with ``runtime.start(function, ...)``; calling it directly runs it as it is."""
+    """A durable function. Start it with ``runtime.start(function, ...)``; a direct call runs it without a journal."""
 
     function: Callable[..., Any]
     name: str
@@ -43,22 +43,22 @@ class ProcessDefinition(Generic[P, R]):
     on_parent_end: OnParentEnd
 
     def __call__(self, ctx: ProcessContext, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        """Run it with a context of the caller's own."""
+        """Run it with a context that the caller made."""
         return self.function(ctx, *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"Procedure({self.name!r})"
 
     def stored(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as they are stored: checked, as plain JSON, with the defaults of what was left out."""
+        """Check arguments and return them as plain JSON, with defaults filled in."""
         return self._checked(self.bind(*args, **kwargs))[1]
 
     def values(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the function takes them."""
+        """Decode stored arguments to the types of the parameters."""
         return self._checked(stored)[0]
 
     def bind(self, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments by name; refuses unknown and missing ones. Their values may not be known yet."""
+        """Bind arguments to names; refuses unknown and missing ones. The values are not checked yet."""
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -89,11 +89,11 @@ class ProcessDefinition(Generic[P, R]):
 
     @cached_property
     def deps(self) -> object:
-        """The type of the dependencies that its context must have; None: any."""
+        """The type of dependencies that the function needs in its context; None: any."""
         hint = next(iter(inspect.signature(self.function).parameters.values())).annotation
         if hint is inspect.Parameter.empty or (isinstance(hint, str) and "[" not in hint):
             return None
-        return wanted_deps(self._resolve({"context": hint})["context"])
+        return deps_type(self._resolve({"context": hint})["context"])
 
     @cached_property
     def _shape(self) -> type[BaseModel]:
@@ -161,10 +161,10 @@ def process(
 ) -> Any:
     """Make a durable function of ``async def f(ctx: hf.ProcessContext, ...)``.
 
-    `version` names the code in the journal. `recovery` says who may go on after a crash: anybody (``"rerunnable"``),
-    nobody but whoever began (``"owner"``), or it is carried out elsewhere and only its end is told (``"external"``).
-    With `retry` a function that raised is run again, as a whole, after a pause. `on_parent_end` says what becomes of it
-    when the process that started it ends first: it is cancelled, or goes on by itself (``"abandon"``).
+    `version` names the code in the journal. `recovery` says who continues after a crash: any runtime
+    (``"rerunnable"``), only the process that began it (``"owner"``), or a system outside, which reports the end
+    (``"external"``). With `retry`, a function that raised runs again from its beginning after a pause. `on_parent_end`
+    says what to do when its parent ends first: cancel it, or let it go on (``"abandon"``).
     """
     if function is None:
         return partial(process, name=name, version=version, recovery=recovery, retry=retry, on_parent_end=on_parent_end)

@@ -1,8 +1,7 @@
-"""The drive of one process: of a durable function here, of a background tool call in `processes.tasks`.
+"""Drives one process: a durable function here, a background tool call in `processes.tasks`.
 
-A function that only waits is unwound and parked. The next drive runs it again from its beginning, and it meets its
-recorded answers until it is where it was. Its end, the message to its parent and the notification of its session are
-one commit.
+A function that only waits is unwound and parked. The next drive runs it again from its beginning and gives it its
+recorded answers. Its end, the message to its parent and the notification of its session are one commit.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _log: Final = logging.getLogger("holdfast.processes")
 
 
 class ProcessDrive(JournalDrive):
-    """One drive of one process. Durable functions and background calls are read, cancelled, run and left alike."""
+    """One drive of one process: the part that durable functions and background calls share."""
 
     _state: ProcessState
 
@@ -56,7 +55,7 @@ class ProcessDrive(JournalDrive):
         self._context = context
         self._performer: Performer | None = None
         self._body: asyncio.Task[Any] | None = None
-        """The function or the call that is under way."""
+        """The running function or call."""
         self._interruption: Admitted | None = None
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -80,14 +79,14 @@ class ProcessDrive(JournalDrive):
             self._seen = lease.wakes
 
     async def _go_on(self, lease: Lease) -> bool:
-        """Go on with a process that has not ended; False where another runtime has to see to it."""
+        """Continue a process that has not ended; False if another runtime has to."""
         raise NotImplementedError
 
     async def _after_end(self) -> None:
-        """Do what is left to do for a process that has ended."""
+        """Clean up after a process that has ended."""
 
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
-        """Take in a request to cancel the process. The first one counts."""
+        """Handle a request to cancel the process. The first one counts."""
         for found in pending:
             if found.key == STOP_KEY and self._interruption is None:
                 self._interruption = _admit_input(found, self._ledger.now())
@@ -95,7 +94,6 @@ class ProcessDrive(JournalDrive):
 
     @property
     def _reason(self) -> str:
-        """The reason that was given for cancelling the process."""
         asked = self._interruption
         return "" if asked is None else str(msgspec.json.decode(bytes(asked.body)).get("cancel", ""))
 
@@ -105,7 +103,6 @@ class ProcessDrive(JournalDrive):
         return durable
 
     def _begin(self, performer: Performer, code: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run the function or the call in a task of its own."""
         self._performer = performer
         body = self._body = spawn(code)
         ignore_result(body)
@@ -114,7 +111,7 @@ class ProcessDrive(JournalDrive):
         return body
 
     async def _leave(self, performer: Performer, body: asyncio.Task[Any]) -> None:
-        """Unwind the body because the runtime is being closed: nothing is recorded, the next drive goes on."""
+        """Unwind the body because the runtime closes. Records nothing: the next drive continues."""
         performer.refuse()
         if body.cancelling():  # it is cleaning up already: a second cancel would cut that off
             await asyncio.wait({body}, timeout=UNWIND_TIMEOUT)
@@ -126,7 +123,7 @@ class ProcessDrive(JournalDrive):
 
 
 class FunctionDrive(ProcessDrive):
-    """One drive of a process that is a durable function, or that is carried out elsewhere."""
+    """One drive of a durable function or of external work."""
 
     def __init__(self, context: RuntimeContext, journal: str) -> None:
         super().__init__(context, journal)
@@ -134,11 +131,11 @@ class FunctionDrive(ProcessDrive):
         self._me = context.store.owner.describe()
         self._waits: ProcessWaits | None = None
         self._abandoned: Admitted | None = None
-        """The request to give the process up, if there is one."""
+        """The request to abandon the process."""
         self._transferred: set[int] = set()
-        """Inputs that were taken in: progress, and requests to work for another session."""
+        """Inputs already handled: progress reports and transfers to another session."""
         self._ending = False
-        """Its end is being recorded: a session that it is given to from here on is notified afterwards."""
+        """The end is being recorded. A session that takes over the process now is notified afterwards."""
         self._notifications: list[Notification] = []
         """Notifications for the process, read before its journal."""
 
@@ -180,11 +177,11 @@ class FunctionDrive(ProcessDrive):
         return True
 
     def _is_foreign(self, made: Registration) -> bool:
-        """Whether only its owner, another process, may go on with it."""
+        """True if only another operating-system process, its owner, may continue it."""
         return made.recovery == "owner" and self._state.starts > 0 and self._state.by != self._me
 
     async def _is_orphan(self, made: Registration) -> bool:
-        """Whether its parent was cancelled, or ended before this process began."""
+        """True if its parent was cancelled, or ended before this process began."""
         if made.parent is None or made.on_parent_end != "cancel":
             return False
         try:
@@ -195,7 +192,6 @@ class FunctionDrive(ProcessDrive):
         return status == "cancelled" or (status in process_state.TERMINAL_STATUSES and not self._state.starts)
 
     async def _is_answered(self) -> bool:
-        """Whether one of its waits was answered or is due."""
         now = self._store.clock.read().wall
         for name in self._state.waits:
             wait = await self._store.wait(self.session, name)  # None: the end of a child, which tells of it
@@ -235,7 +231,7 @@ class FunctionDrive(ProcessDrive):
             log_event(_log, logging.INFO, "process started", **facts)
             durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
             if made.recovery == "owner":
-                await durable  # nobody else may begin it from here on
+                await durable  # from here on no other process may begin it
         performer = Performer(self._ledger, fold_history(self._state.history), name)
         if self._state.inherited is not None:
             performer.journal_of = self._state.inherited.journal_of
@@ -267,7 +263,7 @@ class FunctionDrive(ProcessDrive):
 
     async def _call(
         self, performer: Performer, waits: ProcessWaits, made: Registration, procedure: AnyProcess | None
-    ) -> Any:  # whatever the function gives
+    ) -> Any:  # the result of the function
         root = performer.root()
         current_scope.set(root)
         if made.recovery == "external":
@@ -281,7 +277,7 @@ class FunctionDrive(ProcessDrive):
             except errors.WaitEnded as ended:
                 if ended.state != "expired":
                     raise
-                late = "nobody completed it before its deadline"
+                late = "it was not completed before its deadline"
                 raise errors.ProcessFailed(self._state.id, "deadline", late) from None
             told = process_state.outside_answer(told)
             if "error" in told:
@@ -365,9 +361,9 @@ class FunctionDrive(ProcessDrive):
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     async def _is_settled_outside(self) -> bool:
-        """End a process that was completed from outside before a request to stop it could count; False if it was not.
+        """End external work that was completed before the request to stop it; False if it was not.
 
-        No completion can come after this: the caller of `complete` was told that it counts, or is told that it is late.
+        This closes the wait: `complete` reports later completions as late.
         """
         made = self._state.registration
         if made is None or made.recovery != "external":
@@ -397,7 +393,7 @@ class FunctionDrive(ProcessDrive):
         if await self._is_settled_outside():
             return
         said = msgspec.json.decode(bytes(asked.body))
-        who, why = said.get("by") or "somebody", said.get("reason") or "no reason was given"
+        who, why = said.get("by") or "a person", said.get("reason") or "no reason was given"
         made = self._state.registration
         gone = f"{self._state.by} ran it and is gone; " if made is not None and self._is_foreign(made) else ""
         evidence = f"{gone}{who} gave it up: {why}"
@@ -442,7 +438,7 @@ class FunctionDrive(ProcessDrive):
         await self._stop_children()
 
     def _left_over(self, run: str) -> list[Record]:
-        """Outcomes for the open intents of a run that ends: waits are cancelled, other effects are unknown."""
+        """Make outcomes for open intents of a run that ends: cancelled for waits, unknown for other effects."""
         now = self._ledger.now()
         return [
             Cancelled(at=now, key=key) if ask.kind in {"await_event", "sleep"} else Unknown(at=now, key=key)
@@ -483,7 +479,7 @@ class FunctionDrive(ProcessDrive):
         await self._stop_children()
 
     async def _stop_children(self) -> None:
-        """Cancel the children that end with the process. The next drive does so again, if this is interrupted."""
+        """Cancel the children that end with the process. The next drive repeats this if it was interrupted."""
         if self._state.status == "cancelled":
             await self._processes.stop_below(self._state, f"the process {self._state.id} was cancelled")
         for child in self._state.children:

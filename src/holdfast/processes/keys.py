@@ -18,17 +18,17 @@ TASK_ROLE: Final = TASK_RUN
 FIRST_RUN: Final = PROCESS_RUN
 """The run of the first attempt; the n-th is ``process.n``."""
 CALL_KEY: Final = "holdfast/call"
-"""The key of the input that a process begins with: its registration."""
+"""Key of the first input of a process: its registration."""
 ABANDON_KEY: Final = "holdfast/abandon"
-"""The key of the input that gives up a process whose owner is gone."""
+"""Key of the input that abandons a process whose owner is gone."""
 TRANSFER_PREFIX: Final = "holdfast/transfer/"
-"""Prefix of the keys of inputs that give a process to another session."""
+"""Prefix of the keys of transfer inputs, which give a process to another session."""
 RESERVED_PREFIX: Final = "holdfast/"
 """Prefix of input keys that are reserved for Holdfast."""
 PROGRESS_PREFIX: Final = "holdfast/progress/"
 """Prefix of the keys of inputs that report the progress of a work item."""
 WORK_ITEM: Final = "external"
-"""The name under which work items are listed, in place of a function."""
+"""Name of work items in lists, where others have the name of their function."""
 MAX_PROCESS_ID: Final = 160
 """Longest process id, in characters. Session and child ids are made from it."""
 
@@ -62,12 +62,12 @@ def process_id_of(journal: str) -> str:
 
 
 def child_id(name: str, parent: str, key: str) -> str:
-    """The id of the child that a process starts with its effect `key`. It is always the same."""
+    """The id of the child that the effect `key` starts. Deterministic."""
     return f"{name[:100]}-{digest('child', [parent, key])[:20]}"
 
 
 def retry_id(name: str, old: str, key: str) -> str:
-    """The id of the retry of the journal `old` with this key. It is always the same."""
+    """The id of the retry of the journal `old` with this key. Deterministic."""
     return f"{name[:100]}-{digest('retry', [old, key])[:20]}"
 
 
@@ -77,7 +77,7 @@ def attempt_run(attempt: int) -> str:
 
 
 def attempt_of_run(run: str) -> int | None:
-    """The number of the attempt; None for runs that are none."""
+    """The number of the attempt; None if the run is not one."""
     if run == FIRST_RUN:
         return 1
     prefix, _, number = run.partition(".")
@@ -85,7 +85,7 @@ def attempt_of_run(run: str) -> int | None:
 
 
 def is_process_key(key: str) -> bool:
-    """Whether the effect `key` is one of a process, or `key` is the run of one."""
+    """True if `key` is an effect or a run of a process."""
     return attempt_of_run(unquote(key.partition("/")[0])) is not None
 
 
@@ -95,7 +95,7 @@ def signal_prefix(run: str, name: str) -> str:
 
 
 def signal_wait(run: str, name: str, number: int) -> str:
-    """The wait that the n-th signal of a name answers. They sort in the order of their numbers."""
+    """The wait for the n-th signal of a name. The names sort by number."""
     return f"{signal_prefix(run, name)}{number:08d}"
 
 
@@ -110,16 +110,16 @@ def signal_number(wait: str) -> int:
 
 
 def timer_wait(key: str) -> str:
-    """The wait that a sleep opens."""
+    """The wait of a sleep."""
     return key if len(key) <= 200 else f"{key[:150]}~{digest('wait', key)[:40]}"
 
 
 STUCK_KIND: Final = "stuck"
-"""The kind of the wait that records why a process is stuck. It is never answered."""
+"""Kind of the wait that records why a process is stuck. It is never answered."""
 
 
 def stuck_wait(run: str, head: int) -> str:
-    """The wait that records why a run got stuck when its journal had `head` records."""
+    """The wait that records why a run got stuck at `head` records."""
     return f"{segment(run)}/%stuck-{head}"
 
 
@@ -129,7 +129,7 @@ def stuck_head(wait: str) -> int:
 
 
 def external_wait(run: str) -> str:
-    """The wait that ends a process which is carried out elsewhere."""
+    """The wait whose answer ends external work."""
     return f"{segment(run)}/~outside"
 
 
@@ -139,7 +139,7 @@ def retry_wait(run: str) -> str:
 
 
 def wait_label(wait: str) -> str:
-    """A wait in words for people: the name of the signal, or its purpose."""
+    """A wait in words: the name of the signal, or its purpose."""
     run, _, rest = wait.partition("/")
     parts = rest.split("/")
     if parts[0] == "~signal" and len(parts) >= 3:
@@ -152,12 +152,12 @@ def wait_label(wait: str) -> str:
 
 
 def task_id(session: str, key: str) -> str:
-    """The id of the task for the call `key` of a session. It is always the same."""
+    """The id of the task for the call `key` of a session. Deterministic."""
     return f"task-{digest('task', [session, key])[:20]}"
 
 
 def host_call_key(key: str) -> str:
-    """The key of a call that the host makes under `key`, beside the keys of the calls of turns."""
+    """The key of a host call, apart from the calls of turns."""
     return f"host/{key}"
 
 

@@ -37,7 +37,7 @@ _STORED_STATUS: Final[dict[str, records.Status]] = {
 
 
 def stored_status(status: ProcessStatus | process_state.TaskStatus) -> records.Status:
-    """The status under which the store lists a process; it does not tell abandoned and interrupted from failed."""
+    """The status under which the store lists a process. The store keeps abandoned and interrupted ones as failed."""
     return _STORED_STATUS.get(status) or cast("records.Status", status)
 
 
@@ -48,13 +48,13 @@ DAMAGE: Final = (
     errors.BlobCorrupt,
     errors.BlobMissing,
 )
-"""Damage of one journal that must not hold up another."""
+"""Errors of one journal. A list goes on with the next one."""
 PAGE: Final = 500
-"""Items that are read at once."""
+"""Page size for reads of a whole list."""
 MIN_PAGE: Final = 50
-"""Least number of lines read at once, since a filter may drop some of them."""
+"""Smallest page of a list with a filter, which may drop lines."""
 PREVIEW_RECORDS: Final = 32
-"""Number of last records that lists read. Shorter processes are known as a whole."""
+"""Number of last records that lists read. A shorter journal is read whole."""
 
 
 async def preview_processes(store: Store, journals: Sequence[str], tail: int = PREVIEW_RECORDS) -> list[JournalPreview]:
@@ -63,9 +63,9 @@ async def preview_processes(store: Store, journals: Sequence[str], tail: int = P
 
 
 def state_of_preview(found: JournalPreview) -> ProcessState:
-    """The state of a durable function or a background call, from the preview of its journal.
+    """Fold the state of a durable function or background call from the preview of its journal.
 
-    Of a long one, who ran it, how often it began and which children it has are known as far as its last records say.
+    For a long journal, its runner, its number of starts and its children are as in the last records.
     """
     line, tail = found.line, found.tail or []
     is_task = line.role == keys.TASK_ROLE
@@ -103,21 +103,21 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     """The operating-system process that ran it last."""
     starts: int = 0
     waits: tuple[str, ...] = ()
-    """What it waits for."""
+    """Labels of its open waits."""
     error: str | None = None
     children: tuple[str, ...] = ()
     pruned: int | None = None
     """When it was pruned; None while it is there."""
     stuck: str | None = None
-    """The reason why it does not go on by itself. Only lists fill it in."""
+    """Why it does not continue by itself. Only lists fill it in."""
     retry_of: str | None = None
-    """The process that it is the retry of."""
+    """The process that this one retries."""
     retry_step: str | None = None
     """The step from which the retry began; None: from the failure."""
     reused: int = 0
-    """The number of results of the old process that a retry uses. Lists leave it out."""
+    """The number of results that a retry takes from the old process. Lists leave it out."""
     retries: tuple[str, ...] = ()
-    """The retries of it, oldest first. Lists leave them out."""
+    """Its retries, oldest first. Lists leave them out."""
     title: str | None = None
     """The title of a work item."""
     tags: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of a process. `seq` is its position, and the cursor to go on after it."""
+    """One event of a process. `seq` is its position, and a cursor."""
 
     process: str
     seq: int
@@ -174,7 +174,7 @@ def process_line(state: ProcessState) -> ProcessLine:
 
 
 def process_event(journal: str, seq: int, record: records.Record) -> ProcessEvent:
-    """The event that a record stands for."""
+    """The event for a record; None for records that make none."""
 
     def event(what: str, **told: Any) -> ProcessEvent:
         return ProcessEvent(process=keys.process_id_of(journal), seq=seq, at=record.at, what=what, **told)
@@ -242,10 +242,10 @@ def why_stuck(
     works: bool = True,
     error: records.ErrorInfo | None = None,
 ) -> StuckProcess | None:
-    """The reason why a process does not go on, and the command that helps; None if it does or will.
+    """Why a process does not continue, and the command that helps; None if it does or will.
 
     `driven`: a live worker holds its lease. `woken`: its inbox has news that no drive has seen. `known`: this runtime
-    has its function. `works`: this runtime drives processes. `error`: a runtime gave it up with this error.
+    has its function. `works`: this runtime drives processes. `error`: the error with which a runtime gave it up.
     """
     id = shlex.quote(state.id)
     give_up = f"holdfast processes abandon {id} --reason TEXT"
@@ -269,7 +269,7 @@ def why_stuck(
         completed = label.startswith("its completion")
         return stuck(f"it waits for {label}", f"holdfast processes complete {id} JSON") if completed else None
     if state.starts and state.registration is not None and state.registration.recovery == "owner":
-        return stuck(f"{state.by} ran it and is gone; nobody else may go on", give_up)
+        return stuck(f"{state.by} ran it and is gone; no other process may go on", give_up)
     work = f"holdfast processes work MODULE, with a module that has {state.name!r}"
     if not works:
         return stuck("no process runs it now", work)
@@ -277,7 +277,7 @@ def why_stuck(
 
 
 async def read_process(store: Store, journal: str) -> ProcessState:
-    """A durable function or a background call with all of its records; `JournalMissing` when there is none."""
+    """Read a durable function or background call with all of its records; `JournalMissing` if there is none."""
     state = ProcessState(journal)
     async for entry in store.read_all(journal):
         state.add(entry.record)
@@ -295,7 +295,7 @@ async def read_process(store: Store, journal: str) -> ProcessState:
 
 
 async def glance_process(store: Store, journal: str) -> ProcessState:
-    """A process as its preview tells it, or with all of its records where there is no preview."""
+    """The state of a process from its preview, or from all of its records if it has no preview."""
     found = await preview_processes(store, [journal])
     return state_of_preview(found[0]) if found and found[0].tail is not None else await read_process(store, journal)
 
@@ -314,7 +314,7 @@ class PrunedProcess(msgspec.Struct, frozen=True):
 
 
 class KeptProcess(msgspec.Struct, frozen=True):
-    """A process that is old enough to prune, and was kept."""
+    """A process that is old enough to prune but was kept."""
 
     id: str
     name: str | None
@@ -330,7 +330,7 @@ class PruneReport(msgspec.Struct, frozen=True):
     processes: tuple[PrunedProcess, ...] = ()
     """The first thousand that were pruned."""
     reasons: tuple[KeptProcess, ...] = ()
-    """The first thousand that were kept although they are old enough, with the reason."""
+    """The first thousand that were old enough but kept, with the reason."""
 
 
 def tombstone_line(stone: Tombstone) -> ProcessLine:
@@ -348,7 +348,7 @@ def tombstone_line(stone: Tombstone) -> ProcessLine:
 
 
 def tombstone_event(stone: Tombstone) -> ProcessEvent:
-    """The one event that stands for a pruned process in the changes."""
+    """The one event of a pruned process in the changes."""
     return ProcessEvent(
         process=keys.process_id_of(stone.journal),
         seq=stone.head,
@@ -394,7 +394,7 @@ async def read_pages(
 
 
 async def all_work(store: Store) -> AsyncGenerator[tuple[Work, Owner | None]]:
-    """Journals that have work or are driven, with the live process that drives them."""
+    """Journals with pending work or a live driver, with that driver."""
     last = 0
     while page := await store.work(last):
         for work in page:
@@ -444,7 +444,7 @@ async def _ended_processes(store: Store, name: str | None, before: int) -> Async
 
 
 async def _prune_process(store: Store, line: Journal, *, dry_run: bool) -> PrunedProcess | str:
-    """Prune one process, or answer the reason why it is kept."""
+    """Prune one process, or return why it is kept."""
     first = await store.input(line.id, 1)
     parent = None if first is None or first.key != keys.CALL_KEY else decode_begin(first.body, Registration).parent
     if parent is not None and await _is_under_way(store, parent):
@@ -471,7 +471,7 @@ async def _is_under_way(store: Store, journal: str) -> bool:
 
 
 async def _spent(store: Store, state: ProcessState) -> dict[int, Spend]:
-    """The spending in its records. It stays counted when the records are gone."""
+    """Sum the spending in its records. It stays counted after pruning."""
     done = [record for record in state.records if isinstance(record, records.Done) and record.blob is not None]
     blobs = [one.blob.digest for one in done if one.blob and one.ask is not None and one.ask.kind == "direct"]
     bodies = {digest: await store.blob(digest) for digest in blobs}

@@ -1,7 +1,7 @@
-"""Second chances: which effects of an ended process its retry does again, and which results it uses again. Pure.
+"""Retries: which effects of an ended process its retry repeats, and which results it reuses. Pure.
 
-A retry is a fork: a process whose history begins with that of the old one. The effects to be done again are left out
-of that history, with all that came after them in their scope. Effects in other branches keep their results.
+A retry is a fork: its history begins with that of the old process. The effects to repeat are left out of that history,
+with all later effects of their scope. Effects in other branches keep their results.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class InheritedHistory:
     origin: str
     """The journal of the first run."""
     records: list[Record] = field(default_factory=list["Record"])
-    """The intents and outcomes that are used again."""
+    """The reused intents and outcomes."""
     journals: dict[str, str] = field(default_factory=dict[str, str])
-    """The effects that were done and are done again, each with the journal of the retry that did so last."""
+    """Repeated effects, each with the journal of the retry that did it last."""
     birthplaces: dict[str, str] = field(default_factory=dict[str, str])
     """The store in which each of the older runs was made."""
 
     @property
     def results(self) -> int:
-        """The number of outcomes that are used again."""
+        """The number of reused outcomes."""
         return sum(not isinstance(record, Intended) for record in self.records)
 
     def journal_of(self, key: str) -> str:
-        """The journal that names an effect to the outside world.
+        """The journal in the idempotency key of an effect.
 
-        An effect that the old run did not do, or of which nobody knows, keeps its idempotency key.
+        An effect that the old run did not do, or whose outcome is unknown, keeps its key.
         """
         return self.journals.get(key, self.origin)
 
@@ -65,7 +65,7 @@ class _Effect:
 
 
 class RunEffects:
-    """The effects of one attempt of a process, by key, in the order in which they began."""
+    """The effects of one attempt of a process, by key, in order of their beginning."""
 
     def __init__(self, records: Iterable[Record], run: str, bodies: Mapping[str, bytes] | None = None) -> None:
         self._prefix = f"{segment(run)}/"
@@ -82,7 +82,7 @@ class RunEffects:
         self._ranks = {key: rank for rank, key in enumerate(self.found)}
 
     def ended_badly(self, error: ErrorInfo | None) -> list[str]:
-        """The effects with which the function failed: the one that `error` names, and all that nothing came after."""
+        """The effects that made the function fail: the one that `error` names, and those without a later effect."""
         said = "" if error is None or error.kind != "EffectFailed" else error.message
         return [
             key
@@ -92,13 +92,13 @@ class RunEffects:
         ]
 
     def named(self, step: str) -> list[str]:
-        """The effects with this name or key, first ones first."""
+        """The effects with this name or key, in order."""
         if step in self.found:
             return [step]
         return [key for key in self.found if unquote(key.rpartition("/")[2]) == step and not self._is_inside(key)]
 
     def begun_elsewhere(self) -> Iterable[tuple[str, str, dict[str, Any]]]:
-        """Children, turns of agents and deferrals that the attempt began: key, target, and the recorded value."""
+        """Children, agent turns and deferrals of the attempt: key, target, and recorded value."""
         answered = {
             effect.ask.target
             for effect in self.found.values()
@@ -114,9 +114,7 @@ class RunEffects:
                 yield key, "defer", {}
 
     def left_out(self, again: Iterable[str], *, whole: bool) -> set[str]:
-        """The effects that are not used again: those in `again` with all later ones of their scope, or with `whole`
-        all later ones.
-        """
+        """The effects to repeat: those in `again`, and all later ones of their scope (of the process, with `whole`)."""
         gone: set[str] = set()
         for start in again:
             later = islice(self.found, self._ranks[start], None)
@@ -124,11 +122,11 @@ class RunEffects:
         return gone
 
     def unknown(self, gone: Iterable[str]) -> list[str]:
-        """The effects among `gone` that may have taken effect: nobody knows."""
+        """The effects among `gone` whose outcome is unknown."""
         return [key for key in gone if self._may_have_happened(self.found[key]) and not self._is_inside(key)]
 
     def was_done(self, key: str) -> bool:
-        """True if the effect has a known outcome: done again, it is another one to the outside world."""
+        """True if the effect has a known outcome. Repeating it makes a new effect, with a new idempotency key."""
         return isinstance(self.found[key].outcome, Done | Failed)
 
     def _may_have_happened(self, effect: _Effect) -> bool:
@@ -147,7 +145,7 @@ class RunEffects:
         return "error" in told if ask.target == "outside" else told.get("status") != "completed"
 
     def _is_inside(self, key: str) -> bool:
-        """True if the effect is part of another one that succeeded: only that one counts."""
+        """True if the effect is part of another one that succeeded, which decides."""
         above = scope_of(key)
         while len(above) > len(self._prefix):
             effect = self.found.get(above)
@@ -157,13 +155,13 @@ class RunEffects:
         return False
 
     def _has_later(self, key: str, effect: _Effect) -> bool:
-        """True if the function went on after this effect: then it has handled its failure."""
+        """True if the function went on after this effect, so it handled the failure."""
         return any(other.first > effect.last and self._follows(name, key) for name, other in self.found.items())
 
     def _follows(self, key: str, start: str) -> bool:
-        """True if `key` is not in a branch beside `start`: its order to `start` is that of the code.
+        """True if the code orders `key` after `start`: they are not in parallel branches.
 
-        A branch with earlier effects was begun before `start`, and runs beside it.
+        A branch with effects before `start` runs in parallel to it.
         """
         its, scope = scope_of(key), scope_of(start)
         if its == scope or scope.startswith(f"{its}/") or key.startswith(f"{start}/"):
@@ -178,7 +176,7 @@ class RunEffects:
 
 
 def large_values(records: Iterable[Record]) -> list[Blob]:
-    """The blobs that decide about a retry: ends of children, of turns, and of work that was done elsewhere."""
+    """The blobs that a retry reads: ends of children, of turns, and of external work."""
     return [
         record.blob
         for record in records
@@ -190,7 +188,9 @@ def large_values(records: Iterable[Record]) -> list[Blob]:
 def inherited_history(
     journal: str, retry: Retry, old: str, run: str, records: list[Record], above: InheritedHistory | None
 ) -> InheritedHistory:
-    """The history with which the retry `journal` of the process `old` begins. `above` is that of `old`, a retry too."""
+    """The initial history of the retry `journal` of the process `old`. `above` is that of `old`, if that is a retry
+    too.
+    """
     whole = [*(() if above is None else above.records), *records]
     effects = RunEffects(whole, run)
     gone = effects.left_out(retry.again, whole=retry.step is not None)

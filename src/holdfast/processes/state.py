@@ -3,9 +3,9 @@
     running <--> waiting          for a time, a signal, a child, the turn of an agent
        |
        '--> completed, failed, cancelled
-       '--> abandoned: whoever ran it is gone, nobody else may, and a person has given it up
+       '--> abandoned: its owner is gone, and a person has given it up
 
-An attempt that failed and is followed by another one is not an end: both are told in one commit.
+A failed attempt that a retry follows is not an end: one commit records both.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ INTERRUPTED_ERROR: Final = "interrupted"
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a process is the retry of, and where it begins."""
+    """Which process a retry repeats, and from which step."""
 
     process: str
     """The id of the old one."""
     again: tuple[str, ...] = ()
-    """The keys of the effects that are done again; those after them are new."""
+    """The keys of the effects to repeat; later ones are new."""
     step: str | None = None
-    """The step from which it was asked to begin; None: from the failure."""
+    """The step to begin from; None: the failed one."""
     attempt: int = 1
-    """The attempt of the old one that it continues."""
+    """The attempt of the old process that it continues."""
     number: int = 1
     """1 for a retry of the first run, 2 for a retry of that retry, and so on."""
 
@@ -75,7 +75,6 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: str | None = None
     """The journal of the process that started it."""
     key: str | None = None
-    """The effect of the parent that started it."""
     depth: int = 0
     """The number of its ancestors."""
     taint: kinds.InputTaint | None = None
@@ -87,7 +86,7 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The recorded tool call of a task: enough to make it again."""
+    """The recorded tool call of a task, with all it takes to repeat the call."""
 
     tool: str
     arguments: dict[str, Any]
@@ -99,24 +98,23 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     idempotency: str
     """The idempotency key that external systems see."""
     begun: bool = False
-    """The call was already running when it went to the background."""
     definition: str | None = None
     """The digest of the tool, if a person approved the call. A changed tool is not run."""
     implementation: str | None = None
     """The version of that tool, or the digest of its code; None if an old release did not record it."""
     host: bool = False
-    """The host made the call outside a turn, and it is judged before it begins."""
+    """The host made the call outside a turn. It is authorized before it begins."""
     notify: bool = False
-    """The session of a host call is notified of its end."""
+    """A host call notifies its session when it ends."""
 
     @property
     def is_silent(self) -> bool:
-        """True for a host call of which the model is not told."""
+        """True for a host call that does not notify the model."""
         return self.host and not self.notify
 
 
 def decode_begin(body: bytes, kind: type[T]) -> T:
-    """The registration or the call in the input that a process begins with."""
+    """Decode the first input of a process: its registration or its call."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError as error:
@@ -125,7 +123,7 @@ def decode_begin(body: bytes, kind: type[T]) -> T:
 
 
 def transferred_to(body: bytes) -> str:
-    """The session in an input that gives a process to another session."""
+    """Decode the session in a transfer input."""
     return msgspec.json.decode(body, type=dict[str, str])["session"]
 
 
@@ -141,7 +139,7 @@ class ProcessState:
     call: TaskCall | None = None
     """The tool call of a background call; its agent is `name`."""
     is_task: bool = False
-    """It is a background call, which has status words of its own."""
+    """True for a background call. It has its own status words."""
     status: ProcessStatus | TaskStatus = "running"
     attempt: int = 1
     created: int = 0
@@ -185,26 +183,25 @@ class ProcessState:
 
     @property
     def registered(self) -> bool:
-        """Whether it is known what it runs."""
+        """True once its first input was read."""
         return self.registration is not None or self.call is not None
 
     @property
     def begun(self) -> bool:
-        """Whether a worker has begun to carry it out."""
+        """True once a worker has begun it."""
         return self.starts > 0 or (self.call is not None and self.call.begun)
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self.status in TERMINAL_STATUSES
 
     def add(self, record: kinds.Record) -> None:
-        """Keep the next record, and take it into account."""
+        """Fold the next record and keep it."""
         self.records.append(record)
         self.note(record)
 
     def note(self, record: kinds.Record) -> None:
-        """Take the next record into account. After its end nothing changes a background call any more."""
+        """Fold the next record. After its end, a background call does not change."""
         if self.is_task and self.over:
             return
         self.head += 1
@@ -252,7 +249,7 @@ class ProcessState:
                 pass
 
     def register(self, body: bytes) -> None:
-        """Take in the input that the journal begins with."""
+        """Fold the first input of the journal."""
         if self.is_task:
             self.call = self.call or decode_begin(body, TaskCall)
         else:
@@ -276,21 +273,21 @@ class ProcessState:
 
 
 def outside_answer(told: Any) -> dict[str, Any]:  # any JSON value
-    """The answer that ends a process which is carried out elsewhere: its ``value``, or its ``error``."""
+    """The answer that ends external work: its ``value``, or its ``error``."""
     if isinstance(told, dict) and told.keys() in ({"value"}, {"error"}):
         return cast("dict[str, Any]", told)
     return {"value": told}
 
 
 def process_status(ended: kinds.Ended) -> ProcessStatus:
-    """The status of a durable function that ended like this."""
+    """The status of an ended durable function."""
     if ended.error is not None and ended.error.kind == ABANDONED_ERROR:
         return "abandoned"
     return "failed" if ended.status == "limit" else ended.status
 
 
 def task_status(ended: kinds.Ended) -> TaskStatus:
-    """The status of a background call that ended like this."""
+    """The status of an ended background call."""
     if ended.error is not None and ended.error.kind == INTERRUPTED_ERROR:
         return "interrupted"
     status = process_status(ended)
@@ -301,7 +298,7 @@ def task_status(ended: kinds.Ended) -> TaskStatus:
 
 
 def task_start_records(call: TaskCall, number: int, now: int) -> list[kinds.Record]:
-    """The first records of a task: its call was admitted and is intended."""
+    """The first records of a task: its call is admitted and intended."""
     body = msgspec.json.encode(call)
     content, cause = digest_of_bytes("task", body), kinds.Cause("call", call.key)
     ask = kinds.EffectRequest("tool_call", call.tool, content, cause=cause, iteration=1)
@@ -322,7 +319,7 @@ _END_WORDS: Final[dict[TaskStatus, str]] = {
 
 
 def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, Any]:
-    """The tool result that the model gets at once when a call goes to the background."""
+    """The immediate tool result of a call that goes to the background."""
     why = "runs in the background"
     if seconds is not None:
         why = f"takes longer than {f'{seconds * 1000:.0f} ms' if seconds < 1 else f'{seconds:g} s'}"
@@ -337,7 +334,7 @@ def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, An
 
 
 def notice_text(text: str) -> str:
-    """The result of a process as far as it fits into a notification."""
+    """The result of a process, cut to `MAX_NOTICE`."""
     return text if len(text) <= MAX_NOTICE else f"{text[:MAX_NOTICE]}\n... ({len(text):,} characters in all)"
 
 

@@ -1,7 +1,7 @@
-"""Sub-agents of one runtime: begun on behalf of a parent, waited for, counted, and stopped with it.
+"""Sub-agents of one runtime: starts them for a parent, waits for them, sums their usage, and stops them with it.
 
-The session of a sub-agent is listed as one that works for the session of its parent, and begins with an input that
-holds its mandate. Nothing else ties them together: whoever finds one finds the other.
+The store lists the session of a sub-agent under the session of its parent. Its first input holds its mandate. There is
+no other link between the two.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.agents")
 ORDER_KEY: Final = "order"
-"""The key of the input with which the session of a sub-agent begins: it has the number 1."""
+"""Key of the first input of a sub-agent's session. Its number is 1."""
 FIRST_INPUT: Final = 1
 WAIT_IN_MEMORY: Final = 30.0
-"""How long a parent waits in memory for a sub-agent, in seconds; then it is parked."""
+"""Seconds that a parent waits in memory for a sub-agent before it is parked."""
 LOOK_INTERVAL: Final = 0.25
 """Interval at which a waiting parent checks whether others need its room, in seconds."""
 _MAX_CACHED: Final = 10_000
@@ -82,7 +82,7 @@ class SubtreeUsage:
 
 
 def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
-    """The agent as it may work under a mandate; None when it, or one of those above it, is not known here."""
+    """The agent with the limits of its mandate; None if it, or one above it, is unknown here."""
     if agent is None or mandate is None:
         return agent
     known = [agents[name] for name in mandate.above if name in agents]
@@ -93,25 +93,25 @@ def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Ma
 
 
 class SubAgents:
-    """The sub-agents of one runtime."""
+    """Starts, awaits and stops the sub-agents of one runtime."""
 
     def __init__(self, context: RuntimeContext) -> None:
         self.patience = WAIT_IN_MEMORY
-        """How long a parent waits in memory, in seconds."""
+        """Seconds that a parent waits in memory."""
         self._context = context
         self._store = context.store
         self.mine: set[str] = set()
-        """Sessions of sub-agents that a call waits for here."""
+        """Sessions of sub-agents that calls in this process wait for."""
         self._ended_usage: dict[str, SubtreeUsage] = {}
         """The own usage of ended sessions."""
         self._mandates: dict[str, Mandate | None] = {}
-        """The mandates of sub-agents: they never change."""
+        """Cached mandates. A mandate never changes."""
         self._find_or_begin: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # ---- beginning ----
 
     async def delegate(self, order: SubAgentRequest) -> SubAgentTurn:
-        """The turn that carries out an order: begun now, or found."""
+        """Find or begin the turn that carries out an order."""
         # One after the other: what was promised to one is not there for the next.
         lock = self._find_or_begin.setdefault(order.session, asyncio.Lock())
         async with lock:
@@ -122,15 +122,15 @@ class SubAgents:
             if receipt is None:
                 with suppress(errors.KeyConflict):  # a process that was fenced off has begun it
                     while not await self._begin(order):
-                        pass  # somebody else got what was left, or a part of it
+                        pass  # another process used the budget meanwhile
             elif self._context.engine is not None:  # it may have been left alone until now
                 self._context.engine.poke(order.child, again=True)
             return SubAgentTurn(order.child, FIRST_INPUT if receipt is None else receipt.input, order.agent)
 
     async def _begin(self, order: SubAgentRequest) -> bool:
-        """Begin a sub-agent; False if another process promised more while its share was computed.
+        """Begin a sub-agent; False if another process took from the budget while its share was computed.
 
-        Within this process they come one after the other; a call in the background may be another one's.
+        Calls in this process take turns. A background call may run in another one.
         """
         # The reply that asks for this is in the journal of the parent, or this is not begun.
         await self._store.read_position()
@@ -158,13 +158,13 @@ class SubAgents:
             await self._context.sessions.accept(
                 order.child, order.agent, said, ORDER_KEY, youngest=youngest, under=under
             )
-        except errors.RuntimeStopped:  # whoever opens the store next goes on with both
+        except errors.RuntimeStopped:  # the next runtime continues both
             body = msgspec.to_builtins(said)
             opening: dict[str, Any] = {"key": ORDER_KEY, "role": ROLE, "session": order.session, "youngest": youngest}
             await self._store.accept_into(order.child, "session", order.agent, body, under=under, **opening)
 
     def _span(self, order: SubAgentRequest) -> int | None:
-        """The time limit in milliseconds: until the deadline of the parent, or its own if that is shorter."""
+        """The time limit in milliseconds: its own, or until the deadline of the parent if that comes first."""
         own = self._agent(order.agent).limits.deadline
         spans = [] if own is None else [milliseconds(own)]
         if order.deadline is not None:
@@ -220,7 +220,7 @@ class SubAgents:
     # ---- waiting ----
 
     async def outcome(self, child: SubAgentTurn) -> TurnOutcome | None:
-        """The outcome of its turn; None when it takes longer than a parent should wait in memory."""
+        """The outcome of its turn; None after `patience`."""
         release_call_slot()  # it must not keep the calls of the sub-agent out
         reader = TurnReader(self._store, child.session, child.input, 0, known=True)
         ending = await reader.read() or await self._wait_in_memory(reader)
@@ -245,12 +245,12 @@ class SubAgents:
             ignore_result(waiting)
 
     def tell(self, child: SubAgentTurn, token: str) -> None:
-        """Answer the wait that `token` stands for as soon as its turn has ended."""
+        """Answer the wait with this token when its turn ends."""
         turn = AwaitedTurn(child.session, child.input)
         self._context.processes.watch_turn(turn, token, partial(self._store.resolve, token, value=True))
 
     async def ended(self, mandate: Mandate) -> None:
-        """Wake a parked parent, in whichever process."""
+        """Wake a parked parent in any process."""
         await self._wake(mandate.session, f"{mandate.key}/")
         for line in await self._context.tasks.list(session=mandate.session, status="waiting"):
             call = (await self._context.tasks.task(line.id)).call
@@ -265,7 +265,7 @@ class SubAgents:
     # ---- stopping ----
 
     async def stop_turn(self, session: str, turn: str, reason: str) -> None:
-        """Stop the sub-agents for which a turn waits. Those that went to the background go on."""
+        """Stop the sub-agents that a turn waits for. Those in the background go on."""
         await self._store.read_position()  # one that is being begun is seen
         async for line, mandate in self._of(session, turn):
             waited_for = mandate.key.startswith(f"{turn}/") and line.status in _ACTIVE
@@ -273,7 +273,7 @@ class SubAgents:
                 await self._stop(line.id, reason)
 
     async def stop_call(self, session: str, call: str, reason: str) -> None:
-        """Stop the sub-agent of one call, wherever that goes on."""
+        """Stop the sub-agent of one call, in any process."""
         await self._store.read_position()
         async for line, mandate in self._of(session):
             if mandate.call == call and line.status in _ACTIVE:
@@ -289,18 +289,18 @@ class SubAgents:
     # ---- counting ----
 
     async def any_of(self, session: str) -> bool:
-        """Whether a session has sub-agents."""
+        """True if a session has sub-agents."""
         return bool(await self._store.journals(kind="session", role=ROLE, session=session, limit=1))
 
     async def below(self, session: str, turn: str | None = None) -> SubtreeUsage:
-        """The usage of the sub-agents of a session with all below them, of one turn or of all."""
+        """The usage of a session's sub-agents and all below them, for one turn or all."""
         found = SubtreeUsage()
         async for line, mandate in self._of(session, turn):
             found.include(await self._counted(line, mandate))
         return found
 
     async def _counted(self, line: Journal, mandate: Mandate) -> SubtreeUsage:
-        """The usage of one sub-agent with all below it; its whole budget if it is damaged."""
+        """The usage of one sub-agent and all below it; its whole budget if its journal is damaged."""
         try:
             return await self.whole(line)
         except DAMAGE:
@@ -315,7 +315,7 @@ class SubAgents:
         return total
 
     async def _works(self, line: Journal) -> bool:
-        """Whether a sub-agent, or one below it, may still use its budget."""
+        """True if a sub-agent, or one below it, may still use its budget."""
         if line.status in _ACTIVE:
             return True
         async for below, _ in self._of(line.id):
@@ -324,13 +324,13 @@ class SubAgents:
         return False
 
     def drop(self, session: str) -> None:
-        """Drop what is cached of a forgotten session."""
+        """Drop the cache entries of a forgotten session."""
         self._mandates.pop(session, None)
         for known in [known for known in self._ended_usage if known.rpartition("@")[0] == session]:
             del self._ended_usage[known]
 
     async def whole(self, line: Journal) -> SubtreeUsage:
-        """The usage of one session with all sub-agents below it, which may outlive it."""
+        """The usage of one session and all sub-agents below it. Sub-agents may outlive the session."""
         found = SubtreeUsage()
         found.include(await self._own(line))
         found.include(await self.below(line.id))
@@ -366,7 +366,7 @@ class SubAgents:
                 yield line, mandate
 
     async def _lines(self, session: str) -> list[Journal]:
-        """All sessions that work for a session. One that changes while they are listed is not missed."""
+        """All sessions that work for a session. Includes those that change during the listing."""
         found: dict[str, Journal] = {}
         most = self._store.limits.page
         list_page = partial(self._store.journals, kind="session", role=ROLE, session=session, limit=most)
@@ -377,7 +377,7 @@ class SubAgents:
                 if len(page) < most:
                     break
                 last = page[-1]
-            if last is None or len(found) == before:  # whatever moved to the front meanwhile was seen there
+            if last is None or len(found) == before:  # sessions that moved to the front meanwhile were seen there
                 return list(found.values())
 
     async def _mandate_of(self, line: Journal) -> Mandate | None:

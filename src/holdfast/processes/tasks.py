@@ -1,7 +1,7 @@
-"""Background calls: processes that carry out one tool call each, after its turn has got an answer.
+"""Background calls: processes that make one tool call each, after its turn has got an answer.
 
-A task that was never begun is begun. One that was interrupted is carried out again if its tool may be repeated; if not,
-`reconcile` finds out, or the task ends as interrupted. Its end and the notification of its session are one commit.
+A task that never began is begun. An interrupted one is repeated if its tool allows it; otherwise `reconcile` finds the
+outcome, or the task ends as interrupted. Its end and the notification of its session are one commit.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ MAX_NOTE: Final = 2_000
 """Longest recorded note of a report, in characters."""
 NOT_REPEATED: Final = "it was interrupted or took too long, and it must not be repeated"
 TOOL_MISSING_ERROR: Final = "tool_missing"
-"""The error kind of calls that never began because no process had their tool."""
+"""Error kind of calls that never began because no runtime had their tool."""
 
 
 class TaskDrive(ProcessDrive):
-    """One drive of a background call. `work` is the call if it is under way here, `lease` was claimed for it."""
+    """One drive of a background call. `work` is its running task, if any; `lease` was claimed for it."""
 
     def __init__(
         self, context: RuntimeContext, id: str, *, lease: Lease | None = None, work: SpillableCall | None = None
@@ -76,7 +76,7 @@ class TaskDrive(ProcessDrive):
         self._work = work
 
     async def run(self) -> None:
-        """Do what there is to do."""
+        """Drive the call until it ends or has to wait."""
         try:
             await super().run()
         finally:
@@ -107,9 +107,9 @@ class TaskDrive(ProcessDrive):
         return True
 
     async def _is_left(self, call: TaskCall, waits: JournalWaits, wakes: int) -> bool:
-        """Leave the call to a process that has its tool, until a deadline that the store keeps; False once it passed.
+        """Leave the call to a runtime that has its tool until a stored deadline; False once that has passed.
 
-        The deadline counts from the first process that lacked the tool after the last start.
+        The deadline counts from the first runtime without the tool after the last start.
         """
         if await self._ends_with_answer(call):
             return False
@@ -125,7 +125,7 @@ class TaskDrive(ProcessDrive):
         return True
 
     async def _ends_with_answer(self, call: TaskCall) -> bool:
-        """Whether the answer to a deferral ends the call, without its tool."""
+        """True if the answer to a deferral ends the call without its tool."""
         returned = f"{keys.task_key(call.tool)}/{RETURNED}"
         if any(isinstance(record, records.Done) and record.key == returned for record in self._state.records):
             return True
@@ -133,7 +133,7 @@ class TaskDrive(ProcessDrive):
         return wait is not None and wait.state == "resolved"
 
     async def _metadata(self, turn: str) -> dict[str, Any]:
-        """The host's metadata of the session that made the call, and of the input of its turn, if a turn made it."""
+        """The host's metadata of the calling session, and of the input of the calling turn."""
         session, number = self._state.session, input_number(turn) if turn else 0
         if session is None or number is None:
             return {}
@@ -225,7 +225,7 @@ class TaskDrive(ProcessDrive):
 
 @dataclass(frozen=True, slots=True)
 class HostCallOwner:
-    """A host call, as the authorizer sees it: its waits are in its own journal."""
+    """The caller of a host call, for the authorizer: its waits are in its own journal."""
 
     context: RuntimeContext
     session: str
@@ -234,7 +234,7 @@ class HostCallOwner:
 
 
 class TaskRun:
-    """One run of a background call, as its tool sees it."""
+    """One run of a background call, for its tool."""
 
     def __init__(
         self, context: RuntimeContext, state: ProcessState, ledger: LeasedJournal, metadata: dict[str, Any]
@@ -260,7 +260,7 @@ class TaskRun:
         self._report_timer: asyncio.TimerHandle | None = None
 
     async def authorizer(self) -> Authorizer | None:
-        """Decides about a call of the host; None if the agent is not known here."""
+        """The authorizer of a host call; None if the agent is unknown here."""
         if self.agent is None:
             return None
         conversation = await read_conversation(self._context.store, self.session)
@@ -273,13 +273,13 @@ class TaskRun:
         return made
 
     async def authorize(self, authorizer: Authorizer, prepared: PreparedCall) -> AuthorizedCall | ParkedCall:
-        """Judge a call of the host by hooks, policy and people, with the taint that its session has now."""
+        """Check a host call with hooks, policy and people, and with the current taint of its session."""
         taint = await taint_of_session(self._context.store, self._context.agents, self.session)
         [state] = await authorizer.authorize([prepared], taint)
         return state
 
     def prepare(self, tool: AnyTool | None, *, begun: bool, authorizer: Authorizer | None = None) -> PreparedCall:
-        """Decide whether to begin the call, repeat it, or find out its outcome."""
+        """Decide whether to begin the call, repeat it, or reconcile it."""
         call, key = self._call, keys.task_key(self._call.tool)
         past = self.performer.past
         ask = past.effects[key].ask()
@@ -322,7 +322,7 @@ class TaskRun:
     async def outcome(
         self, prepared: PreparedCall, work: SpillableCall | None, authorizer: Authorizer | None = None
     ) -> records.Outcome:
-        """Make the call, or wait for the one under way. Hooks see the result of a host call."""
+        """Make the call, or wait for the running one. Hooks see the result of a host call."""
         outcome = await self._outcome(prepared, work)
         if authorizer is None or not isinstance(prepared, AuthorizedCall):
             return outcome
@@ -423,14 +423,14 @@ class TaskRun:
 
 
 def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
-    """Whether no person had to approve the call, or the tool is the one that a person approved."""
+    """True if the call needed no approval, or the approved tool has not changed."""
     return call.definition is None or (
         call.definition == tool.digest and call.implementation in {None, tool.implementation}
     )
 
 
 def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> records.Outcome:
-    """The outcome of a cancelled call. It is unknown for a tool that acts and had begun."""
+    """The outcome of a cancelled call: unknown for a tool that acts and had begun."""
     now = run.performer.now()
     acts = prepared.tool is None or not prepared.tool.read_only
     if begun and acts and not has_only_waited(run.performer.past, prepared.key):
@@ -458,13 +458,13 @@ def _end_status(
 
 RecoveryAction = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
 TASK_SPEND: Final = Spend(tasks=1)
-"""A task counts from the moment it is accepted, so that tasks which wait to be begun can't pass a budget."""
+"""Tasks count when accepted, so waiting ones can't exceed a budget."""
 MAX_REMEMBERED: Final = 10_000
-"""Tasks recovered here that are remembered until `recover` is called."""
+"""Most recovered tasks kept for the next call of `recover`."""
 
 
 class RecoveredTask(NamedTuple):
-    """A task whose process is gone, and what becomes of it."""
+    """A task whose process is gone, and its recovery."""
 
     task: str
     session: str | None
@@ -474,7 +474,7 @@ class RecoveredTask(NamedTuple):
 
 
 class Tasks:
-    """The background calls of one store: processes that carry out one tool call each."""
+    """The background calls of one store."""
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
@@ -484,7 +484,7 @@ class Tasks:
     # ---- for their drives ----
 
     def note_recovery(self, state: ProcessState, action: RecoveryAction | None = None) -> None:
-        """Remember a task of a process that is gone for the next call of `recover`."""
+        """Keep a recovered task for the next call of `recover`."""
         if len(self._recovered) < MAX_REMEMBERED:
             found = self._recovery(state)
             self._recovered.append(found if action is None else found._replace(action=action))
@@ -492,7 +492,7 @@ class Tasks:
     # ---- for turns ----
 
     async def task_for_call(self, session: str, key: str) -> str | None:
-        """The task in which the call `key` of a session goes on, if there is one."""
+        """The task that continues the call `key` of a session, if any."""
         id = keys.task_id(session, key)
         try:
             await self._store.journal(id)
@@ -501,13 +501,13 @@ class Tasks:
         return id
 
     async def start(self, session: str, agent: str, turn: str, call: AuthorizedCall) -> str:
-        """Carry out a call in the background; answers the id of its task, when that is durable."""
+        """Make a call in the background; returns the id of its task once that is durable."""
         id = await self._accept(session, agent, self._task_call(session, turn, call, begun=False))
         self._context.processes.begin_drive(id)
         return id
 
     async def adopt(self, session: str, agent: str, turn: str, work: SpillableCall) -> str:
-        """Let a call that is under way go on in the background; answers the id of its task, when that is durable."""
+        """Move a running call to the background; returns the id of its task once that is durable."""
         call = self._task_call(session, turn, work.call, begun=True)
         claiming = self._claim(keys.task_id(session, call.key))
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
@@ -528,7 +528,7 @@ class Tasks:
         return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # submitted when this runs: after the accept
 
     async def start_host_call(self, id: str, agent: str, call: TaskCall, session: str) -> None:
-        """Carry out a call of the host; returns when it is durable."""
+        """Make a host call; returns once it is durable."""
         try:
             await self._context.processes.accept(id, agent, call, session)
         except (errors.KeyConflict, errors.JournalConflict):
@@ -560,7 +560,7 @@ class Tasks:
         before: Journal | None = None,
         limit: int = 50,
     ) -> Sequence[Journal]:
-        """Tasks, the last changed first; `status` is one of the words that tasks have."""
+        """Tasks, the last changed first; `status` is a status word of tasks."""
         if status is not None:
             check_choice("task status", status, get_args(TaskStatus))
         most = min(check_int("limit", limit, least=1), self._store.limits.page)
@@ -599,24 +599,24 @@ class Tasks:
         return state
 
     async def result(self, state: ProcessState) -> bytes | None:
-        """The result of a task as JSON; None when it has none."""
+        """The result of a task as JSON; None without one."""
         outcome = state.outcome
         if not isinstance(outcome, records.Done):
             return None
         return bytes(outcome.value) if outcome.blob is None else await self._store.blob(outcome.blob.digest)
 
     async def cancel(self, id: str, reason: str = "") -> Requested:
-        """Ask for a task to be cancelled, and its sub-agent. The first request counts; one after the end is too late.
+        """Request the cancellation of a task and its sub-agent. The first request counts.
 
-        When this returns the request is durable for all sub-agents below, too.
+        One after the end is too late. On return the request is durable for all sub-agents below, too.
         """
         await self.task(id)
         return await self._context.processes.cancel(id, reason, reason)
 
     async def recover(self) -> list[RecoveredTask]:
-        """The tasks whose process is gone, and what becomes of them here. Tasks of live processes are left out.
+        """Tasks whose process is gone, with their recovery here. Leaves out tasks of live processes.
 
-        Tasks that this runtime recovered since the last call are among them.
+        Includes tasks that this runtime recovered since the last call.
         """
         found, self._recovered = self._recovered, []
         known = {one.task for one in found}
@@ -642,6 +642,5 @@ class Tasks:
         return RecoveredTask(state.id, state.session, name, state.by, action)
 
     def find_tool(self, agent: str | None, name: str) -> AnyTool | None:
-        """The tool of an agent, if it is here."""
         known = self._context.agents.get(agent or "")
         return None if known is None else known.tools.get(name)

@@ -1,4 +1,4 @@
-"""Work items: processes that a person or another system carries out, and that the host begins and ends by hand."""
+"""Work items: external work of a person or another system, which the host begins and ends."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MAX_TAGS: Final = 50
 
 
 class ExternalWork(Process[Any]):
-    """A work item. Any process that has its id or its token can report progress, complete it or fail it."""
+    """A work item. Any process with its id or token can report progress, complete it or fail it."""
 
     @property
     def token(self) -> str:
-        """A secret that stands for the item, for `Processes.find_external` in another process."""
+        """A secret token for `Processes.find_external` in another process."""
         wait = keys.external_wait(keys.FIRST_RUN)
         return self._context.store.wait_token(keys.process_journal(self.id), wait)
 
@@ -48,7 +48,7 @@ class ExternalWork(Process[Any]):
         return made.item
 
     async def progress(self, note: str = "", fraction: float | None = None) -> Requested:
-        """Report progress: a note, and the part that is done, from 0 to 1. After the end it is too late."""
+        """Report progress: a note, and the fraction done, from 0 to 1. Returns ``"too_late"`` after the end."""
         note = check_text("progress", note, MAX_NOTE)
         good = fraction is None or (type(fraction) in (int, float) and math.isfinite(fraction) and 0 <= fraction <= 1)
         if not good:
@@ -74,7 +74,7 @@ class WorkItems:
         self._processes = processes
 
     async def begin(self, item: WorkItem, key: str | None, session: str | None) -> ExternalWork:
-        """Begin a work item; returns when it is durable. The same key with the same content is the same item."""
+        """Begin a work item; returns once it is durable. The same key with the same content is the same item."""
         suffix = secrets.token_hex(8) if key is None else digest("external", check_id("key", key))[:20]
         if session is not None:
             await self._context.store.journal(check_id("session", session))  # it must exist: it is notified
@@ -84,7 +84,7 @@ class WorkItems:
         return self.handle(id)
 
     def handle(self, id: str) -> ExternalWork:
-        """The handle of an item, by its id or its token. This reads nothing."""
+        """The handle of an item, by its id or token. Reads nothing."""
         name = check_string("id", id)
         if not name.startswith(f"{keys.WORK_ITEM}-"):
             journal, wait = self._context.store.wait_of(name)
@@ -102,7 +102,7 @@ def check_work_item(
     metadata: dict[str, Any] | None,
     deadline: timedelta | float | None,
 ) -> WorkItem:
-    """The item with these fields, checked."""
+    """Check the fields of a work item and make it."""
     if not check_text("title", title, MAX_TITLE).strip():
         raise errors.InvalidArgument("title", title, "words that say what is to be done")
     check_string("instructions", instructions)

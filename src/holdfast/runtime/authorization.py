@@ -14,16 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from holdfast import errors
 from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
-from holdfast.errors import (
-    EffectFailed,
-    EffectUnknown,
-    HoldfastError,
-    JournalCorrupt,
-    PayloadTooLarge,
-    RuleCorrupt,
-)
 from holdfast.messages import ToolCall, ToolResult
 from holdfast.policy import approvals
 from holdfast.policy.approvals import Approved, Denied, Question
@@ -199,16 +192,16 @@ class Authorizer:
         """True if a person has stored a rule that allows this call."""
         try:
             stored = await self._host.context.store.rules(self._agent.name)
-        except RuleCorrupt as error:
+        except errors.RuleCorrupt as error:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
         return approvals.is_allowed_by_stored([rule.body for rule in stored], subject)
 
-    async def _quarantine(self, reason: str) -> JournalCorrupt:
+    async def _quarantine(self, reason: str) -> errors.JournalCorrupt:
         """Take the journal out of use because it can't be trusted; returns the error to raise."""
         journal = self._host.waits.journal
         await self._host.context.store.quarantine(journal, reason)
-        return JournalCorrupt(journal, 0, reason)
+        return errors.JournalCorrupt(journal, 0, reason)
 
     def _question(self, call: AuthorizedCall, subject: Subject, decision: Decision, *, each: bool) -> Question:
         """The question about the current call.
@@ -245,7 +238,7 @@ class Authorizer:
         try:
             due = now + (expires_ms or approvals.EXPIRES_MS)
             wait = await self._host.waits.open(name, due, kind=approvals.KIND, body=body)
-        except PayloadTooLarge as error:
+        except errors.PayloadTooLarge as error:
             said = f"it is too large for a person to be asked about ({error.size:,} bytes)"
             return _denied_by_person(call, Denied(said))
         cause, step = Cause("call", question.effect), self._performer.iteration or 0
@@ -255,7 +248,7 @@ class Authorizer:
                 self._performer.submit([Intended(at=now, key=name, ask=ask)])
             return ParkedCall(call, (name,), question, expires_ms)
         resolved = wait.state == "resolved"
-        closed = "nobody answered in time" if wait.state == "expired" else f"the question was {wait.state}"
+        closed = "no answer came in time" if wait.state == "expired" else f"the question was {wait.state}"
         answer = approvals.read_answer(question, wait.payload) if resolved else Denied(closed)
         used = await self._performer.succeeded(name, None if asked else ask, msgspec.json.encode(answer))
         if isinstance(used, Done):
@@ -382,10 +375,10 @@ class Authorizer:
                 open_calls[call.key] = replace(running, outcome_if_stopped=stopped)
             if self.sees_errors and isinstance(outcome, Failed):
                 error = outcome.error
-                failure = raised or EffectFailed(call.request.name, error.kind, error.message)
+                failure = raised or errors.EffectFailed(call.request.name, error.kind, error.message)
                 await self._hooks.observe("on_error", failure)
             elif self.sees_errors and isinstance(outcome, Unknown):
-                await self._hooks.observe("on_error", EffectUnknown(call.key, call.request.name))
+                await self._hooks.observe("on_error", errors.EffectUnknown(call.key, call.request.name))
             if self._judges:
                 outcome = await self._judged(call, outcome)
             if running is not None:
@@ -426,7 +419,7 @@ class Authorizer:
         refs, kept = (outcome.refs, outcome.kept) if isinstance(outcome, Done) else ((), ())
         try:
             body = encode_value(value)
-        except (HoldfastError, TypeError, ValueError, RecursionError) as error:
+        except (errors.HoldfastError, TypeError, ValueError, RecursionError) as error:
             return _withheld(
                 call, outcome, f"what a hook returned can't be kept: {self._performer.redactor.text(str(error))[:500]}"
             )
@@ -515,7 +508,7 @@ class RecordedDecisions:
         of its call in one commit, so Holdfast never leaves a row that disagrees, or none.
         """
         if begun and self.open:
-            return f"a call was begun although nobody has answered {self.open[0]!r}"
+            return f"a call was begun without an answer to {self.open[0]!r}"
         if begun and isinstance(self.answer, Denied):
             return f"a call was begun although {self.answered!r} was denied"
         if not isinstance(self.answer, Approved):
@@ -577,7 +570,7 @@ async def hook_record(
         if isinstance(outcome, Done):
             return known, outcome
         said = "it is too large"
-    except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+    except (errors.HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         said = performer.redactor.text(str(error))[:500]
     denied: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {said}")]
     return denied, await performer.succeeded(key, ask, msgspec.json.encode(denied))

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.side_channel import LiveReceiver, LiveSender
     from holdfast.store import Store
     from holdfast.telemetry.tracer import Tracer
-    from holdfast.turns.keys import EffectKey
     from holdfast.turns.machine import Ending
 
 
@@ -61,7 +60,7 @@ def events_of(session: str, seq: int, record: records.Record, place: str, tag: s
     return found
 
 
-def call_name(key: EffectKey) -> str:
+def call_name(key: keys.EffectKey) -> str:
     """The id of a tool call in events."""
     name = f"{key.run}.{key.number}.{key.call}"
     return f"{name}.{key.nested}" if key.nested else name
@@ -143,7 +142,7 @@ def _process_events(record: records.Record, *, is_task: bool) -> Iterator[_Event
             return
 
 
-def _program_call_event(key: EffectKey, name: str, ask: records.EffectRequest) -> _EventFields:
+def _program_call_event(key: keys.EffectKey, name: str, ask: records.EffectRequest) -> _EventFields:
     arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
     call = call_name(key)
     fields = {"call": call, "call_id": call, "tool": keys.tool_in_key(name), "arguments": arguments}
@@ -614,7 +613,7 @@ class DriveEvents:
 
 
 class _EndedLedger(NamedTuple):
-    """What a buffer needs of the ledger of an ended drive, so that the ledger itself can be freed."""
+    """The part of an ended drive's ledger that its buffer needs. The ledger itself can be freed."""
 
     head: int
     behind: int

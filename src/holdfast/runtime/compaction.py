@@ -86,8 +86,8 @@ class Compactor:
         for found in recorded:
             if isinstance(found.outcome, Done):
                 made = plan.decode_compaction(bytes(found.outcome.value))
-                thread = made.applied(thread)
-                self._breaker = made.judged(self._breaker, found.outcome.at)
+                thread = made.apply_to(thread)
+                self._breaker = made.breaker_after(self._breaker, found.outcome.at)
                 self._count(made)
         return thread
 
@@ -157,7 +157,7 @@ class Compactor:
         self._count(compaction)
         self._gauge = None
         await self._model_hooks.hook_runner.observe("after_compaction", compaction.summary)
-        return compaction.applied(thread)
+        return compaction.apply_to(thread)
 
     async def _record(self, key: str, made: plan.RecordedCompaction, begun: float) -> plan.RecordedCompaction | None:
         """Record a compaction; returns it without secrets, or None if it is too large for the store."""

@@ -109,7 +109,7 @@ class RuntimeContext:
     hooks: tuple[Hooks, ...] = ()
     """Hooks of the runtime: they run for all agents, after the agent's own."""
     deps: object = NO_DEPS
-    """What the host gives its tools, hooks and processes."""
+    """Dependencies from the host for tools, hooks and processes."""
     inline_budget: float | None = None
     """Seconds that a model waits for a tool call unless the tool or the agent sets another time; None: no bound."""
     missing_tool_ms: int = MISSING_TOOL_MS

@@ -1,9 +1,9 @@
-"""Deferrals: tool calls that are answered later, from outside. A deferral is a wait that belongs to one call.
+"""Deferrals: tool calls that are answered later, from outside. Each has a wait of its own.
 
-The wait is durably open before the tool gets its key. The key is the same when the call is performed again, and can be
-answered from then on. The intent of the call is recorded with the deferral, also for a call that is safe to repeat: the
-outside may act on it, so it must not end without an outcome. The return of the tool is recorded too; after that it is
-not called again, whatever it says about repetition.
+The wait is durably open before the tool gets its key. A repeated call gets the same key. The intent of the call is
+recorded with the deferral, also for a call that is safe to repeat: the outside may act on it, so it must not end
+without an outcome. The return of the tool is recorded too. After that the tool is never called again, even if it is
+repeatable.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class Deferrals:
             default = await self._default(key)
             if default is not None:
                 return DeferralReply(default, answered=False)
-            return DeferralReply(error=ErrorInfo("WaitExpired", "nobody answered in time"), answered=False)
-        said = f"the wait for its answer was {wait.state}; nobody can answer it any more"
+            return DeferralReply(error=ErrorInfo("WaitExpired", "no answer came in time"), answered=False)
+        said = f"the wait for its answer was {wait.state}; it can't be answered any more"
         return DeferralReply(error=ErrorInfo("WaitEnded", said), answered=False)
 
     async def withdraw(self, key: str) -> None:

@@ -17,7 +17,6 @@ from holdfast.effects.canonical import as_declared, decode_value, encode_value, 
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.performer import idempotency_key
 from holdfast.policy import limits
-from holdfast.policy.limits import Consumption
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys, lists
 from holdfast.processes.state import TaskCall
@@ -62,14 +61,14 @@ def call_status(state: ProcessState) -> CallStatus:
 
 
 class HostCall(Generic[R]):
-    """A tool call that the host made. The handle holds nothing and reads only what you ask for."""
+    """A tool call of the host. The handle caches nothing: each method reads the store."""
 
     def __init__(self, context: RuntimeContext, id: str, disposition: Disposition, returns: Any = None) -> None:
         self.id = id
         """The id of its task: `Runtime.tasks` and `holdfast tasks` know the call by it."""
         self.disposition: Final = disposition
-        """How `Runtime.call` left it: with its result (``inline``), running in the ``background``, ``waiting`` for an
-        approval or an answer, or ended without a result.
+        """The state when `Runtime.call` returned: ``inline`` with a result, running in the ``background``, ``waiting``
+        for an approval or an answer, or ended without a result.
         """
         self._context = context
         self._returns = returns
@@ -82,10 +81,10 @@ class HostCall(Generic[R]):
         return call_status(await self._context.tasks.task(self.id))
 
     async def result(self, *, timeout: float | None = None) -> R:
-        """Its result, as soon as it has one, as the type that the tool declares.
+        """Wait for its result, as the type that the tool declares.
 
         Raises `CallDenied`, `EffectFailed`, `EffectUnknown` or `CallCancelled` if it ended without one. A
-        `TimeoutError` after `timeout` seconds leaves it alone.
+        `TimeoutError` after `timeout` seconds does not stop it.
         """
         async with asyncio.timeout(timeout):
             state = await wait_for_call(self._context, self.id, parked=False)
@@ -104,12 +103,12 @@ class HostCall(Generic[R]):
                 return cast("R", as_declared(decode_value(body or b"null"), self._returns))
 
     async def cancel(self, reason: str = "") -> Requested:
-        """Ask for it to be cancelled, wherever it is. The first request counts; one after the end is too late."""
+        """Request its cancellation, in any process. The first request counts; one after the end is too late."""
         return await self._context.tasks.cancel(self.id, reason)
 
 
 async def wait_for_call(context: RuntimeContext, id: str, *, parked: bool) -> ProcessState:
-    """Wait until a host call has ended, or with `parked` until it waits for somebody."""
+    """Wait until a host call has ended, or with `parked` until it waits for a person or an answer."""
     release_call_slot()  # a tool that waits here must not keep the call from running
     head = 0
     while True:
@@ -165,7 +164,7 @@ class HostCalls:
         return HostCall(self._context, id, words.get(status) or cast("Disposition", status), returns)
 
     async def _find_tool(self, session: str, tool: AnyTool | str) -> tuple[Agent, AnyTool]:
-        """The session's agent and its tool, as they are here."""
+        """The session's agent and its tool in this runtime."""
         name = (await self._store.journal(session)).agent or ""
         agent = self._context.agents.get(name)
         if agent is None:
@@ -197,7 +196,7 @@ class HostCalls:
         return TaskCall(tool.name, arguments, key, "", key, idempotency, host=True, notify=bool(notify))
 
     async def _is_made(self, id: str, call: TaskCall) -> bool:
-        """Whether this call was made before; raises `CallConflict` if another one has its key."""
+        """True if this call was made before; `CallConflict` if another one has its key."""
         try:
             state = await lists.read_process(self._store, id)
         except errors.JournalMissing:
@@ -207,7 +206,7 @@ class HostCalls:
         return True
 
     async def _check_budget(self, session: str, agent: Agent) -> None:
-        """Raise `CallOverBudget` if a budget of the session, the day or the agent leaves no room for the call.
+        """Raise `CallOverBudget` if no budget (session, day, agent) has room for the call.
 
         A host call counts as a background call.
         """
@@ -217,7 +216,7 @@ class HostCalls:
         used = (await read_conversation(self._store, session)).used
         today = day_of(self._store.clock.read().wall)
         day, total = [used_by_spend(await self._store.spent(agent.name, each)) for each in (today, None)]
-        ahead = Consumption(tool_calls=1, background=1)
+        ahead = limits.Consumption(tool_calls=1, background=1)
         out = limits.find_exceeded_budget(own, session=used, day=day, total=total, ahead=ahead)
         if out is not None:
             raise errors.CallOverBudget(session, out.code, out.message)

@@ -183,7 +183,7 @@ class ProgramRunner:
         self._performer = parent.performer
         self._runner = parent.runner
         self._calls = ProgramCalls(parent, self._prepare)
-        self._pauses: list[_Pause] = []
+        self._pauses: list[_Timer] = []
         """A heap: the pause that is over first comes first."""
         self._made: list[str] = []
         self._unknown: list[str] = []
@@ -579,13 +579,13 @@ class ProgramRunner:
         now = self._performer.now()
         due = now + round(host.arguments["seconds"] * 1000)
         if isinstance(decision, replay.Perform) and due - now <= SHORT_PAUSE_MS:
-            heappush(self._pauses, _Pause(due, key, host, ask))
+            heappush(self._pauses, _Timer(due, key, host, ask))
             return
         wait = await self._host.waits.open(key, due)
         if isinstance(decision, replay.Perform):
             self._performer.submit([Intended(at=now, key=key, ask=ask)])
         is_open = wait.state == "open" and wait.deadline is not None
-        heappush(self._pauses, _Pause((wait.deadline or now) if is_open else now, key, host))
+        heappush(self._pauses, _Timer((wait.deadline or now) if is_open else now, key, host))
 
     def _end_pauses(self) -> None:
         """Record the pauses that are over, in order, and answer them."""
@@ -599,7 +599,7 @@ class ProgramRunner:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Pause:
+class _Timer:
     due: int
     key: str
     """Also the name of its durable timer."""

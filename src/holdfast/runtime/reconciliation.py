@@ -20,7 +20,6 @@ from holdfast.runtime.context import is_control_flow
 from holdfast.tools.context import CallContext
 from holdfast.tools.definition import AnyTool, Bound, NotDone
 from holdfast.turns import keys, programs
-from holdfast.turns.keys import DEFERRAL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
@@ -169,7 +168,7 @@ def was_suspended(past: RunHistory, key: str) -> bool:
     """True if the call was suspended at a wait: then it was not interrupted, and may run again."""
     waiting = False
     for name, found in _below(past, key):
-        apart = (f"/{RECONCILE_PREFIX}", f"/{DEFERRAL}", *DECISION_SUFFIXES)
+        apart = (f"/{RECONCILE_PREFIX}", f"/{keys.DEFERRAL}", *DECISION_SUFFIXES)
         if not name.startswith(apart, len(key)) and found.ask().kind == "await_event":
             waiting = found.outcome is None
     return waiting
@@ -179,7 +178,7 @@ def has_only_waited(past: RunHistory, key: str) -> bool:
     """True if the call recorded only waits that are still open."""
     apart = (f"/{ATTEMPT_PREFIX}", *DECISION_SUFFIXES)
     below = {name: found for name, found in _below(past, key) if not name.startswith(apart, len(key))}
-    if any(name.startswith((f"/{RECONCILE_PREFIX}", f"/{DEFERRAL}"), len(key)) for name in below):
+    if any(name.startswith((f"/{RECONCILE_PREFIX}", f"/{keys.DEFERRAL}"), len(key)) for name in below):
         return False  # it was interrupted and is being reconciled, or it was deferred
     waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
     return bool(waits) and len(waits) == len(below)
@@ -230,7 +229,7 @@ def stopped_program_outcome(
     if counts := _tool_counts(unknown):
         said.append(f"Of these calls it is not known whether they took effect: {counts}.")
     if perhaps:
-        said.append("The call that came next may have taken effect, too: nobody knows. Find out before you repeat it.")
+        said.append("The call that came next may have taken effect, too. Find out before you repeat it.")
     return Failed(at=now, key=key, ask=ask, error=ErrorInfo(programs.STOPPED, " ".join(said)))
 
 

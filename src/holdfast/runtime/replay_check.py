@@ -196,7 +196,7 @@ def _compared_fields(ending: Ending) -> dict[str, Any]:
 
 
 class _ReplayHost:
-    """Stands in for the session drive in a replay check; performs nothing."""
+    """Replaces the session drive in a replay check; performs nothing."""
 
     quiet = True
     tool_host = None
@@ -217,7 +217,7 @@ class _ReplayHost:
 
 
 class _NoRuntime:
-    """Stands in for `RuntimeContext` and its store in a replay check; any use of them is a bug."""
+    """Replaces `RuntimeContext` and its store in a replay check; any use of them is a bug."""
 
     hooks = ()
     inline_budget = None

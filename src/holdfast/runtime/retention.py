@@ -35,7 +35,7 @@ PRUNE_BATCH: Final = 500
 """Processes, and sessions, that one round prunes at most."""
 NEXT_BATCH_DELAY: Final = 1.0
 MAX_REPORTED: Final = 1_000
-"""Sessions that a report names; it counts all."""
+"""Most sessions listed in a report. Its counts cover all."""
 _AT_REST: Final[tuple[Status, ...]] = ("idle", "completed", "failed", "cancelled")
 
 
@@ -47,7 +47,7 @@ class KeptSession(msgspec.Struct, frozen=True):
 
 
 class SessionPruneReport(msgspec.Struct, frozen=True):
-    """What a round of pruning removed and kept."""
+    """The result of one round of pruning."""
 
     pruned: int
     kept: int
@@ -116,7 +116,7 @@ async def _erase_files(
 async def prune_sessions(
     context: RuntimeContext, older_than: timedelta | float, *, dry_run: bool = False, limit: int | None = None
 ) -> SessionPruneReport:
-    """Forget sessions that ended so long ago; see `Runtime.prune_sessions`."""
+    """Forget old sessions; see `Runtime.prune_sessions`."""
     if limit is not None:
         check_int("limit", limit, least=1)
     before = context.store.clock.read().wall - milliseconds(older_than)
@@ -142,7 +142,7 @@ async def prune_sessions(
 
 
 async def _sessions_at_rest(context: RuntimeContext, before: int) -> AsyncGenerator[Journal]:
-    """Sessions that have not changed since a time, without those that work for others."""
+    """Sessions unchanged since a time, without those of sub-agents."""
     for status in _AT_REST:
         last: Journal | None = None
         while page := await context.store.journals(

@@ -61,7 +61,6 @@ if TYPE_CHECKING:
 
     from holdfast.events import Event
     from holdfast.memory import Memory
-    from holdfast.models.prices import Price
     from holdfast.processes import definition
     from holdfast.records import Status
     from holdfast.runtime.turn import TurnOutcome
@@ -159,7 +158,7 @@ class Runtime:
         concurrency: int = limits.CONCURRENCY,
         drive: bool = True,
         only: str | None = None,
-        own_prices: Mapping[str, Price] | None = None,
+        own_prices: Mapping[str, prices.Price] | None = None,
         can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
         mirror: Path | str | None = None,
         hooks: Sequence[Hooks] = (),
@@ -411,7 +410,7 @@ class Runtime:
         return await retention.prune_sessions(self._context, older_than, dry_run=dry_run, limit=limit)
 
     async def backup(self, path: Path | str, *, with_key: bool = True) -> BackupReport:
-        """Copy one state of the store into the new file `path`, and examine the copy; nobody waits for it.
+        """Copy one state of the store into the new file `path`, and check the copy, while work goes on.
 
         `BackupRefused` if the file exists. The key file of the store goes along as ``PATH.key`` unless `with_key` is
         False: without it the copy is opened only with that key. A restored copy takes the place of the store: two that
@@ -524,11 +523,11 @@ class Runtime:
         """Make one tool call outside a turn, with a tool of the session's agent: by the tool, or by its name.
 
         It runs under the policy, the hooks and the approvals of the agent, with the taint of the session, exactly once.
-        When this returns, the call is durable, and has its result, or goes on in the background: it is awaited for
-        `inline_budget` (by default that of the tool, the agent or the runtime, or to its end), or until it waits for
-        somebody. See `HostCall.disposition`. The same `key` with the same content is the same call; with other content
-        it raises `CallConflict`. The model learns of the call only with `notify`: then the session is notified of its
-        end.
+        When this returns, the call is durable, and has its result or goes on in the background. `inline_budget` bounds
+        the wait (by default that of the tool, the agent or the runtime; without any, to the end), which also ends when
+        the call needs an approval or an answer. See `HostCall.disposition`. The same `key` with the same content is the
+        same call; with other content it raises `CallConflict`. With `notify` the session is notified of its end;
+        otherwise the model does not learn of the call.
         """
         self._sessions.check_open()
         session = session_driver.check_session_id(session)
@@ -828,7 +827,7 @@ class Runtime:
 
 
 def close_after(runtime: Runtime, rest: Callable[[], Awaitable[object]]) -> None:
-    """Let `runtime.close` call `rest` at its end, which closes what was opened for it."""
+    """Let `runtime.close` call `rest` at its end, to close the resources of its opener."""
     runtime._close_rest = rest  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 

@@ -7,22 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from holdfast import records
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
 from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachment_digests
-from holdfast.records import (
-    DECODE_ERRORS,
-    Admitted,
-    Cancelled,
-    Done,
-    EffectRequest,
-    Ended,
-    Failed,
-    Opened,
-    Outcome,
-    Record,
-)
 from holdfast.turns import keys, programs
 from holdfast.turns.compaction.plan import decode_asked, decode_compaction, is_compaction
 from holdfast.turns.conversation import Conversation, ending_of_record
@@ -37,18 +26,20 @@ if TYPE_CHECKING:
     from holdfast.turns.machine import Ending
 
 
-async def fetch_value(store: Store, record: Record) -> Record:
+async def fetch_value(store: Store, record: records.Record) -> records.Record:
     """The record with its large value inline, if a conversation needs that."""
-    if not isinstance(record, Done | Admitted) or record.blob is None:
+    if not isinstance(record, records.Done | records.Admitted) or record.blob is None:
         return record
-    if isinstance(record, Done):
+    if isinstance(record, records.Done):
         key = keys.parse_key(record.key)
         # Of the records below a call, only these belong to the conversation.
         shown = is_compaction(record.key) or programs.is_kept(record.key) or programs.is_finish(record.key)
         if key is None or (key.inner and not shown):
             return record
     value = msgspec.Raw(await read_blob(store, record.blob.digest))
-    return msgspec.structs.replace(record, **{"value" if isinstance(record, Done) else "body": value}, blob=None)
+    return msgspec.structs.replace(
+        record, **{"value" if isinstance(record, records.Done) else "body": value}, blob=None
+    )
 
 
 async def read_blob(store: Store, digest: str) -> bytes:
@@ -59,12 +50,12 @@ async def read_blob(store: Store, digest: str) -> bytes:
     return body
 
 
-async def read_page(store: Store, journal: str, after: int) -> list[tuple[int, Record]]:
+async def read_page(store: Store, journal: str, after: int) -> list[tuple[int, records.Record]]:
     """The next page of records above `after`, each with its sequence; empty at the end."""
     return [(entry.seq, await fetch_value(store, entry.record)) for entry in await store.read(journal, after=after)]
 
 
-async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIterator[tuple[int, Record]]:
+async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIterator[tuple[int, records.Record]]:
     """Yield all records above `after`, each with its sequence."""
     while page := await read_page(store, journal, after):
         for found in page:
@@ -152,12 +143,12 @@ def _ignore_failure(done: Future[None]) -> None:
 async def read_ending(store: Store, journal: str, run: str) -> Ending | None:
     """The ending of a turn, read from its beginning; None without one."""
     async for record in read_turn(store, journal, run):
-        if isinstance(record, Ended) and record.run == run:
+        if isinstance(record, records.Ended) and record.run == run:
             return ending_of_record(record)
     return None
 
 
-async def read_turn(store: Store, journal: str, run: str) -> AsyncIterator[Record]:
+async def read_turn(store: Store, journal: str, run: str) -> AsyncIterator[records.Record]:
     """Yield the records of a journal from the acceptance of a turn on, up to its end; none if the turn is unknown."""
     number = keys.input_number(run)
     begun = None if number is None else await store.input(journal, number)
@@ -165,7 +156,7 @@ async def read_turn(store: Store, journal: str, run: str) -> AsyncIterator[Recor
         return
     async for _, record in read_records(store, journal, after=begun.head):
         yield record
-        if isinstance(record, Ended) and record.run == run:
+        if isinstance(record, records.Ended) and record.run == run:
             return
 
 
@@ -190,7 +181,7 @@ async def read_session(
     page = await store.read_with_inbox(journal)
     fold, opened = page.fold, page.entries[0].record if page.entries else None
     conversation = Conversation() if fold is None else decode_fold(fold.body)
-    if conversation is None or (isinstance(opened, Opened) and opened.parent is not None):
+    if conversation is None or (isinstance(opened, records.Opened) and opened.parent is not None):
         conversation = await _read_present(store, journal, head)
     else:
         await _add_entries(store, journal, conversation, page.entries, head)
@@ -236,7 +227,7 @@ async def _add_record(store: Store, journal: str, conversation: Conversation, en
     record = await fetch_value(store, entry.record)
     try:
         conversation.add(entry.seq, record, entry.pos)
-    except DECODE_ERRORS as error:
+    except records.DECODE_ERRORS as error:
         raise await _quarantine(store, journal, entry.seq, str(error)) from error
 
 
@@ -285,16 +276,16 @@ async def read_requests(store: Store, journal: str) -> list[RecordedRequest]:
     return reader.found
 
 
-async def environments_of(store: Store, entries: Iterable[tuple[int, Record]]) -> dict[int, Environment]:
+async def environments_of(store: Store, entries: Iterable[tuple[int, records.Record]]) -> dict[int, Environment]:
     """The recorded environments, by the sequence of the record."""
     return {
         seq: await _read_environment(store, record)
         for seq, record in entries
-        if isinstance(record, Done) and is_environment(record)
+        if isinstance(record, records.Done) and is_environment(record)
     }
 
 
-async def _read_environment(store: Store, record: Done) -> Environment:
+async def _read_environment(store: Store, record: records.Done) -> Environment:
     body = bytes(record.value) if record.blob is None else await read_blob(store, record.blob.digest)
     return decode_environment(body)
 
@@ -322,8 +313,8 @@ class _RequestReader:
                     break
                 await self._take(line, seq, record)
 
-    async def _take(self, line: contract.Journal, seq: int, record: Record) -> None:
-        if isinstance(record, Done | Failed | Cancelled) and record.ask is not None:
+    async def _take(self, line: contract.Journal, seq: int, record: records.Record) -> None:
+        if isinstance(record, records.Done | records.Failed | records.Cancelled) and record.ask is not None:
             async for kind, agent, model, request, exact in self._requests_of(record, record.ask):
                 place: dict[str, Any] = {"journal": line.id, "number": len(self.found) + 1, "seq": seq, "at": record.at}
                 asked: dict[str, Any] = {"kind": kind, "agent": agent, "model": model, "request": request}
@@ -331,10 +322,10 @@ class _RequestReader:
         if line.kind == "session":
             self._conversation.add(seq, record)
 
-    async def _requests_of(self, record: Outcome, ask: EffectRequest) -> AsyncIterator[_Found]:
+    async def _requests_of(self, record: records.Outcome, ask: records.EffectRequest) -> AsyncIterator[_Found]:
         """Yield kind, agent, model, request, and True if the request has the recorded digest."""
         key = keys.parse_key(record.key)
-        if isinstance(record, Done) and is_environment(record):
+        if isinstance(record, records.Done) and is_environment(record):
             self._environments[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)
         elif ask.kind == "model_call" and key is not None and not key.inner:
             thread = self._conversation.context
@@ -351,7 +342,7 @@ class _RequestReader:
             exact = digest_of_bytes("request", prefix.encode() + thread.chain) == ask.content
             yield "turn", ask.target, told.model, request, exact
         elif is_compaction(record.key):
-            made = decode_compaction(bytes(record.value)) if isinstance(record, Done) else None
+            made = decode_compaction(bytes(record.value)) if isinstance(record, records.Done) else None
             for blob in () if made is None else made.asked:
                 kept = decode_asked(await read_blob(self._store, blob.digest))
                 told, settings = kept.environment, kept.environment.asked_settings()

@@ -1,14 +1,14 @@
 """The side channel: live events from the process that drives a session to all processes that follow it.
 
 `LiveSender` serves the live events of this process's drives on a socket of the store. `LiveReceiver` connects to all
-processes that listen, but only while somebody here reads events, and keeps a `MirroredEvents` for each drive. Journals
-never see any of it, and nothing depends on it: without it, readers get all records.
+listening processes, but only while this process has readers, and keeps a `MirroredEvents` for each drive. Journals
+never contain them, and nothing depends on them: without the side channel, readers get all records.
 
 Both sides first prove that they have the key of the store. Then the receiver sends `_Follow`, and the sender answers
-with the events that it still has, and with later ones as they come. Copies have the numbers of the original, so that
-cursors are the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME`
-(and when a drive begins), and never waits: a receiver with more than `MAX_UNSENT` bytes under way gets the rest when it
-has read them, or a gap.
+with its buffered events, and with later ones as they come. Copies have the numbers of the original, so that cursors are
+the same in every process. The sender encodes each batch once, writes to a receiver at most once in `FRAME` (and when a
+drive begins), and never waits: a receiver with more than `MAX_UNSENT` unread bytes gets the rest when it has read them,
+or a gap.
 """
 
 from __future__ import annotations
@@ -187,14 +187,13 @@ class _Link(asyncio.Protocol):
         self._lost()
 
     def leave(self) -> None:
-        """Disconnect; an end that does not read must not hold it up."""
+        """Disconnect without waiting for an end that does not read."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             self.transport.close()
 
     def refuse(self, reason: str) -> None:
-        """Log the reason, and disconnect."""
         error = PeerRefused(self.sockets.store, reason)
         _log.error("%s", error)
         self._refused(error)
@@ -318,7 +317,7 @@ class LiveSender:
             self._loop.add_reader(self._listener.socket, self._accept)
 
     def close(self) -> None:
-        """Stop listening, send what is left, and disconnect."""
+        """Stop listening, send pending messages, and disconnect."""
         self.closed = True
         self._loop.remove_reader(self._listener.socket)
         self.sockets.close(self._listener)
@@ -382,7 +381,7 @@ class ReceiverLink(_Link):
             self.transport.abort()
 
     def send(self) -> None:
-        """Write what was taken."""
+        """Write the added messages."""
         if self._out and not self.transport.is_closing():
             self.transport.write(b"".join(self._out))
         self._out.clear()
@@ -442,7 +441,7 @@ def _page(buffer: LiveEventBuffer, after: int) -> tuple[bytes, int]:
 
 
 class LiveReceiver:
-    """Follows the live events of other processes while somebody reads events here."""
+    """Follows the live events of other processes while this process has readers."""
 
     def __init__(self, feed: ChangeFeed, sockets: StoreSockets) -> None:
         self.feed = feed
@@ -463,9 +462,10 @@ class LiveReceiver:
         self._closed = False
 
     async def refresh(self, joining: str | None = None) -> None:
-        """Connect to all processes that drive the store, and follow what readers here follow.
+        """Connect to all processes that drive the store, and follow the sessions that readers here follow.
 
-        Returns when all have sent what they have, or after `ANSWER_WAIT`. `joining` is a session whose reader begins.
+        Returns when all have sent their buffered events, or after `ANSWER_WAIT`. `joining` is a session whose reader
+        begins.
         """
         if joining is not None:
             self._left[joining] = self._loop.time()
@@ -496,7 +496,7 @@ class LiveReceiver:
             self._slow.update(link.name for link in self.links.values() if link.answered in late)
 
     def answered(self, link: SenderLink) -> None:
-        """A process has sent what it has of the wanted sessions."""
+        """A process has sent its buffered events of the wanted sessions."""
         self._slow.discard(link.name)
 
     def leave(self, session: str) -> None:
@@ -549,7 +549,7 @@ class LiveReceiver:
         await self._loop.create_connection(lambda: link, sock=peer)
 
     def _cannot(self, error: SocketsUnusable) -> None:
-        """Log why live events of other processes can't come, and tell the readers; once for each reason."""
+        """Log why live events of other processes can't come, and notify the readers; once for each reason."""
         if self._unusable != str(error):
             self._unusable = str(error)
             _log.error("%s", error)
@@ -597,7 +597,7 @@ class SenderLink(_Link):
         self.forged = False
         """The other end has not the key of the store."""
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when it has sent what it has of the wanted sessions."""
+        """Done when it has sent its buffered events of the wanted sessions."""
         self._receiver = receiver
         self._nonce = secrets.token_bytes(_NONCE_BYTES)
         self._expected = b""

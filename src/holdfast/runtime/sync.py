@@ -53,7 +53,7 @@ OMITTED: Final[dict[str, frozenset[str]]] = {
         "Attachments": "of_input",
     }.items()
 }
-"""What has no place here: inner parts, and what only async code can use."""
+"""Members left out: internal ones, and those that only async code can use."""
 
 
 class LoopThread:
@@ -149,7 +149,7 @@ class SyncHandle:
 
 
 def _call(self: SyncHandle, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of the async object on its loop, and wait for what it gives."""
+    """Call a method of the async object on its loop, and wait for the result."""
     method = getattr(self._handle, name)  # pyright: ignore[reportPrivateUsage]
 
     async def invoke() -> Any:

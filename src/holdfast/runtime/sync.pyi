@@ -122,7 +122,7 @@ class SyncRuntime:
     ) -> retention.SessionPruneReport:
         """Forget the sessions that have not changed for so long, at most `limit`. Memory stays."""
     def backup(self, path: Path | str, *, with_key: bool = True) -> BackupReport:
-        """Copy one state of the store into the new file `path`, and examine the copy; nobody waits for it."""
+        """Copy one state of the store into the new file `path`, and check the copy, while work goes on."""
     def export_session(
         self,
         session: str,
@@ -455,11 +455,11 @@ class SyncProcesses:
 class SyncExternalWork(SyncProcess[Any]):
     @property
     def token(self) -> str:
-        """A secret that stands for the item, for `Processes.find_external` in another process."""
+        """A secret token for `Processes.find_external` in another process."""
     def item(self) -> WorkItem:
         """Its title, instructions, tags and metadata."""
     def progress(self, note: str = "", fraction: float | None = None) -> Requested:
-        """Report progress: a note, and the part that is done, from 0 to 1. After the end it is too late."""
+        """Report progress: a note, and the fraction done, from 0 to 1. Returns ``"too_late"`` after the end."""
 
 class SyncHostCall(Generic[R2]):
     id: str
@@ -467,13 +467,13 @@ class SyncHostCall(Generic[R2]):
     def status(self) -> CallStatus:
         """Its status now."""
     def result(self, *, timeout: float | None = None) -> R2:
-        """Its result, as soon as it has one, as the type that the tool declares."""
+        """Wait for its result, as the type that the tool declares."""
     def cancel(self, reason: str = "") -> Requested:
-        """Ask for it to be cancelled, wherever it is. The first request counts; one after the end is too late."""
+        """Request its cancellation, in any process. The first request counts; one after the end is too late."""
 
 class SyncTasks:
     def start_host_call(self, id: str, agent: str, call: TaskCall, session: str) -> None:
-        """Carry out a call of the host; returns when it is durable."""
+        """Make a host call; returns once it is durable."""
     def list(
         self,
         *,
@@ -482,17 +482,17 @@ class SyncTasks:
         before: Journal | None = None,
         limit: int = 50,
     ) -> Sequence[Journal]:
-        """Tasks, the last changed first; `status` is one of the words that tasks have."""
+        """Tasks, the last changed first; `status` is a status word of tasks."""
     def under_way(self, session: str) -> builtins.list[str]:
         """The ids of the tasks of a session that have not ended."""
     def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""
     def result(self, state: ProcessState) -> bytes | None:
-        """The result of a task as JSON; None when it has none."""
+        """The result of a task as JSON; None without one."""
     def cancel(self, id: str, reason: str = "") -> Requested:
-        """Ask for a task to be cancelled, and its sub-agent. The first request counts; one after the end is too late."""
+        """Request the cancellation of a task and its sub-agent. The first request counts."""
     def recover(self) -> list[RecoveredTask]:
-        """The tasks whose process is gone, and what becomes of them here. Tasks of live processes are left out."""
+        """Tasks whose process is gone, with their recovery here. Leaves out tasks of live processes."""
 
 class SyncAttachments:
     def put(

@@ -27,7 +27,6 @@ from holdfast.secrets.logs import safe_cause, safe_trace
 from holdfast.tools import functions, results
 from holdfast.tools.context import CallContext
 from holdfast.tools.definition import AnyTool, Bound, Deferred, ToolRetryPolicy
-from holdfast.tools.functions import CallProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -440,7 +439,7 @@ async def _call_in_scope(tool: AnyTool, bound: Bound, context: CallContext | Non
 
 async def _call_with_timeout(tool: AnyTool, bound: Bound, context: CallContext | None, seconds: float) -> object:
     """Run a call with a timeout. A call that does not end when cancelled is abandoned and logged."""
-    with CallProcesses(tool.name) as spawned:
+    with functions.CallProcesses(tool.name) as spawned:
         task = asyncio.ensure_future(_call_in_scope(tool, bound, context))
     try:
         await asyncio.wait({task}, timeout=seconds)

@@ -12,7 +12,7 @@ from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.processes.lists import glance_process
 from holdfast.runtime import attachments, session_records
 from holdfast.turns import keys
-from holdfast.turns.compaction.plan import Place, place_of
+from holdfast.turns.compaction.plan import ResultPosition, place_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
@@ -129,7 +129,7 @@ class ToolHost:
                 return await self.store.blob(digest)
         return None
 
-    async def _result_at(self, place: Place) -> bytes | None:
+    async def _result_at(self, place: ResultPosition) -> bytes | None:
         """The result of a call of the conversation, in this session or in one from which it was forked."""
         journal: str | None = self.session
         seen: set[str] = set()

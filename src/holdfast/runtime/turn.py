@@ -380,7 +380,7 @@ class Turn(Generic[OutputT_co]):
             raise errors.RetryRefused(name, f"it has no step {step}, only {len(steps.starts)}")
         unknown = steps.unknown_from(step)
         if unknown and not repeat_unknown:
-            reason = f"nobody knows whether these took effect: {', '.join(unknown)[:2_000]}"
+            reason = f"the outcome of these is unknown: {', '.join(unknown)[:2_000]}"
             advice = "find out, then retry with repeat_unknown=True (--repeat-unknown), or from a later step"
             raise errors.RetryRefused(name, f"{reason}; {advice}")
         mark = token_hex(6) if key is None else digest("retry", [self.session, run, key])[:12]

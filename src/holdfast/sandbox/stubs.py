@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -14,10 +15,6 @@ from holdfast.errors.caller import StubsInvalid
 from holdfast.messages import OutputSpec, ToolSpec
 from holdfast.tools.definition import AnyTool, tool
 from holdfast.turns.programs import FINISH, PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # ---- types from JSON schemas ----
 

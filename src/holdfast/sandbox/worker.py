@@ -18,12 +18,13 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, Any, Final, cast
 
 from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.errors.world import WorkerFailed
@@ -31,10 +32,6 @@ from holdfast.sandbox.protocol import PRINTED_TAG, MalformedMessage, read_printe
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
 from holdfast.toolkits.shell.policy import HostTree, isolation_arguments, seccomp_program
 from holdfast.toolkits.shell.sandbox import require_sandbox, shell_program, visible_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 # ---- the pipes of one worker ----
 

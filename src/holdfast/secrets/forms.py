@@ -12,17 +12,14 @@ import json
 import re
 from base64 import b64encode
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote, quote_plus
 
 import msgspec
 from msgspec import inspect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
 
 MIN_SECRET: Final = 6
 """Shorter values look like ordinary text."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Callable, Iterable
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakSet
 
 import msgspec
@@ -14,13 +15,7 @@ import msgspec
 from holdfast import records
 from holdfast.errors import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
 from holdfast.names import check_string
-from holdfast.records import ABSENT, EffectRequest, ErrorInfo, Record
 from holdfast.secrets import forms
-from holdfast.secrets.forms import MIN_SECRET, SecretFinder, SecretForms, SecretSpan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 T = TypeVar("T")
 MAX_LENGTH: Final = 65_536
@@ -42,12 +37,12 @@ class Redactor:
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._reserved = frozenset(reserved)
-        self.finder: SecretFinder | None = None
+        self.finder: forms.SecretFinder | None = None
         """The finder of all registered values; replaced by each registration."""
         self.active = False
         """True if a value is registered."""
         self._lock = threading.Lock()
-        self._values: dict[str, dict[str, SecretForms]] = {}
+        self._values: dict[str, dict[str, forms.SecretForms]] = {}
         self._warned: set[str] = set()
 
     def __repr__(self) -> str:
@@ -117,7 +112,7 @@ class Redactor:
         """Redact a value of lists, dicts, texts and bytes."""
         return value if self.finder is None else redact_value(value, self.text, self.bytes)
 
-    def spans(self, text: str) -> list[SecretSpan]:
+    def spans(self, text: str) -> list[forms.SecretSpan]:
         finder = self.finder
         return [] if finder is None else finder.spans(text)
 
@@ -172,7 +167,7 @@ class StreamRedactor:
         finder = self._redactor.finder
         return "" if finder is None else self._show(finder, self._held, len(self._held))
 
-    def _show(self, finder: SecretFinder, text: str, safe: int) -> str:
+    def _show(self, finder: forms.SecretFinder, text: str, safe: int) -> str:
         """The text up to `safe`, where a secret may begin; redacts one that reaches beyond."""
         shown: list[str] = []
         at = self._covered
@@ -208,10 +203,10 @@ def check_secret_name(name: object) -> str:
 
 def _check_value(name: str, value: object, *, short: bool) -> str:
     if type(value) is not str or not value.strip():
-        raise SecretTooShort(name, MIN_SECRET)
+        raise SecretTooShort(name, forms.MIN_SECRET)
     check_string(f"the value of the secret {name}", value)
-    if len(value.strip()) < MIN_SECRET and not short:
-        raise SecretTooShort(name, MIN_SECRET)
+    if len(value.strip()) < forms.MIN_SECRET and not short:
+        raise SecretTooShort(name, forms.MIN_SECRET)
     if len(value) > MAX_LENGTH:
         raise SecretTooLong(name, len(value), MAX_LENGTH)
     return value
@@ -229,7 +224,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decoder: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-def redact_record(record: Record, body: bytes, redactor: Redactor) -> tuple[Record, bytes]:
+def redact_record(record: records.Record, body: bytes, redactor: Redactor) -> tuple[records.Record, bytes]:
     """Redact the content of a record, and its bytes.
 
     Raises `SecretExposed` if a key, a run or another name holds a secret: replay compares names, so they can't change.
@@ -247,7 +242,7 @@ def redact_record(record: Record, body: bytes, redactor: Redactor) -> tuple[Reco
 
 
 def _redact_raw(raw: msgspec.Raw, redactor: Redactor) -> msgspec.Raw:
-    if raw is ABSENT:
+    if raw is records.ABSENT:
         return raw
     body = bytes(raw)
     clean = redactor.bytes(body, numbers=False)
@@ -258,10 +253,10 @@ def _redact_field(value: Any, redactor: Redactor) -> Any:  # a field of a record
     match value:
         case msgspec.Raw():
             return _redact_raw(value, redactor)
-        case ErrorInfo():
+        case records.ErrorInfo():
             kind, message = redactor.text(value.kind), redactor.text(value.message)
-            return value if kind is value.kind and message is value.message else ErrorInfo(kind, message)
-        case EffectRequest():
+            return value if kind is value.kind and message is value.message else records.ErrorInfo(kind, message)
+        case records.EffectRequest():
             body = _redact_raw(value.body, redactor)
             return value if body is value.body else msgspec.structs.replace(value, body=body)
         case str():

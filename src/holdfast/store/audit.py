@@ -176,7 +176,7 @@ def _audit_waits(reader: Reader, heads: dict[str, int]) -> Iterator[Finding]:
 def _audit_aliases(reader: Reader, inputs: dict[str, dict[int, bool]]) -> Iterator[Finding]:
     for journal, key, number in reader.raw_aliases():
         if number not in inputs.get(journal, {}):
-            yield "input", f"{journal}/key {key}", f"stands for input {number}, which is not there"
+            yield "input", f"{journal}/key {key}", f"refers to input {number}, which is missing"
 
 
 @dataclass(slots=True)

@@ -33,19 +33,15 @@ from holdfast.store.spending import DailySpend, Spend, SpendOf
 from holdfast.store.waits import AddRule, StoredRule
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
     from holdfast.store import moves
     from holdfast.store.backend import Backend
     from holdfast.store.folds import Fold
-    from holdfast.store.inbox import AdmissionWindow, RefusedInput
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
     from holdfast.store.session_file import SessionFile
     from holdfast.store.sqlite.backup import BackupReport
     from holdfast.store.sqlite.sockets import StoreSockets
-    from holdfast.store.transaction import Transaction
 
 
 T = TypeVar("T")
@@ -100,9 +96,7 @@ class Store:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -122,7 +116,7 @@ class Store:
             command, size = command.redact(self.redactor), None
         return self._backend.submit(command, then, size)
 
-    def _call(self, function: Callable[[Transaction], T]) -> asyncio.Future[T]:
+    def _call(self, function: Callable[[transaction.Transaction], T]) -> asyncio.Future[T]:
         """Queue a command without texts."""
         return self._submit(contract.FunctionCommand(function))
 
@@ -522,7 +516,7 @@ class Store:
         *,
         key: str | None = None,
         urgent: bool = False,
-        admission: AdmissionWindow | None = None,
+        admission: inbox.AdmissionWindow | None = None,
     ) -> Receipt:
         """Accept an input. The same key with the same content gives the same receipt, other content `KeyConflict`.
 
@@ -545,7 +539,7 @@ class Store:
         patient: bool = False,
         role: str | None = None,
         session: str | None = None,
-        admission: AdmissionWindow | None = None,
+        admission: inbox.AdmissionWindow | None = None,
         youngest: str | None = None,
         spend: Spend | None = None,
         under: tuple[str, str] | None = None,
@@ -583,7 +577,7 @@ class Store:
         content: object,
         key: str | None,
         opening: transaction.OpenJournal | None,
-        admission: AdmissionWindow | None,
+        admission: inbox.AdmissionWindow | None,
     ) -> inbox.Accept:
         named = f"auto-{secrets.token_hex(12)}" if key is None else check_id("input key", key)
         body = self._input_body("the input", content)
@@ -1052,7 +1046,7 @@ class Store:
 
     async def note_refusal(
         self, journal: str, *, agent: str | None, key: str | None, error: str, message: str
-    ) -> RefusedInput:
+    ) -> inbox.RefusedInput:
         """Record the refusal of an input of `journal`, which need not exist.
 
         The store keeps the last 20 refusals of a journal and the last 1,000 of all, and counts the rest.
@@ -1062,7 +1056,7 @@ class Store:
         text = self.redactor.text(check_string("message", message))[: inbox.MAX_MESSAGE]
         return await self._submit(inbox.NoteRefusal(journal, agent, key, check_id("error", error), text))
 
-    async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
+    async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """Refused inputs of one journal, or of all, newest first."""
         _check_optional(check_id, "journal id", journal)
         page = self._page(limit)
@@ -1251,7 +1245,7 @@ class Store:
         return await self._call(lambda tx: tx.rows.retention.remove_waits(tx.leased_journal(lease), prefix, before))
 
     async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How many inputs `empty_inputs` would empty, and how many waits `remove_waits` would remove."""
+        """Count the inputs that `empty_inputs` would empty, and the waits that `remove_waits` would remove."""
         check_id("journal id", journal)
         check_int("before", before)
         return await self._read(lambda reader: reader.retention.old(journal, before, tuple(spare), prefix))

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from msgspec.structs import replace
 
 from holdfast.errors import InvalidNumber
-from holdfast.store.contract import Command, Lease
+from holdfast.store.contract import Command, Entry, Input, Lease
 
 if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
-    from holdfast.store.contract import Entry, Input
     from holdfast.store.notifications import Notification
     from holdfast.store.transaction import Transaction
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import JournalRow, Rows, StoreLimits
     from holdfast.store.notifications import DeliverNotifications
-    from holdfast.store.spending import Spend
     from holdfast.store.transaction import OpenJournal, Transaction
 
 
@@ -135,7 +134,7 @@ class Accept(Command[Receipt], frozen=True):
     """The store made its key, so it needs no alias."""
     youngest: str | None = None
     """Create the journal only if this is still the newest of its role and session ("" for none)."""
-    spend: Spend | None = None
+    spend: spending.Spend | None = None
     """Spending to count if this command creates the journal."""
     under: tuple[str, str] | None = None
     """The journal of the caller and the key of its stop request; refused once that request was accepted."""

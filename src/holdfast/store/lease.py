@@ -16,7 +16,6 @@ from holdfast.store.contract import Lease, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from holdfast.store.client import Store
 
@@ -63,9 +62,7 @@ class LeaseHolder:
         self._renew_later()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             self._timer.cancel()
             if self._renewing is not None:

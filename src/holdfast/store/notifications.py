@@ -65,7 +65,7 @@ class Notification(msgspec.Struct, frozen=True):
     reason: str | None = None
     """The reason why it is dead, or was queued again."""
     payload: Any = None
-    """What it brings for the host beside its text: a JSON value, which the model does not see."""
+    """Payload for the host beside its text: a JSON value, which the model does not see."""
     woken: bool = True
     """Its journal was woken for it; False until it is due."""
 
@@ -350,7 +350,7 @@ def _was_seen(ended: Ended) -> bool:
 def after_run(found: Notification, ended: Ended, now: int, limits: StoreLimits) -> Notification:
     """The notification after its turn has ended: acknowledged, queued again, expired or dead.
 
-    A turn that ended before it started did not show it to the model, whatever its status.
+    A turn that ended before it started did not show it to the model, with any status.
     """
     if _was_seen(ended):
         return replace(found, state="acknowledged", updated=now)

@@ -21,12 +21,10 @@ from holdfast.records import JournalKind, Status  # noqa: TC001  msgspec reads t
 from holdfast.store import memories, spending
 from holdfast.store.contract import Command, JournalRow, Lease, Reader
 from holdfast.store.lease import is_gone
-from holdfast.store.spending import Spend  # noqa: TC001  msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.store.spending import SpendingAudit, SpendOf
     from holdfast.store.sqlite.tables import RetentionTable
     from holdfast.store.transaction import Transaction
 
@@ -59,7 +57,7 @@ class Tombstone(msgspec.Struct, frozen=True):
     updated: int
     at: int
     """When it was pruned, in wall milliseconds."""
-    spent: tuple[tuple[int, Spend], ...] = ()
+    spent: tuple[tuple[int, spending.Spend], ...] = ()
     """The spending of its records, by day."""
 
 
@@ -92,7 +90,7 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True):
-    """What was removed with a forgotten session, or would be in a dry run."""
+    """The rows removed with a forgotten session, or in a dry run those that would be."""
 
     session: str
     journals: tuple[str, ...]
@@ -132,7 +130,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
     detail: str
     key: str
     """The key of its first input."""
-    spent: tuple[tuple[int, Spend], ...] = ()
+    spent: tuple[tuple[int, spending.Spend], ...] = ()
 
     def apply(self, tx: Transaction) -> Tombstone:
         table = tx.rows.retention
@@ -140,9 +138,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
         if stone is not None:
             return stone  # pruned before
         row = tx.journal(self.journal)
-        check_prunable(row, self, held=row.owner is not None and row.lease_left(tx.now) > 0 and not is_gone(row.owner))
-        if tx.rows.count_pending(row):
-            raise JournalInUse(row.id, "inputs wait for it")
+        check_prunable(tx, row, self)
         if table.has_forks(row):
             raise JournalInUse(row.id, "others go on from its records")
         first = tx.rows.input_by_key(row, self.key)
@@ -159,8 +155,8 @@ class ForgetSession(Command[Forgotten], frozen=True):
     """Remove a session with everything that belongs to it, also while it is driven: its holder can't write any more."""
 
     session: str
-    spend_of: SpendOf
-    """The spending of each record: what was spent stays counted."""
+    spend_of: spending.SpendOf
+    """The spending of each record. It stays counted."""
     forks: bool = False
     memory: tuple[str, ...] | None = None
     """The scopes of memory that go with it; None: those with the ids of the sessions."""
@@ -201,7 +197,7 @@ class ForgetSession(Command[Forgotten], frozen=True):
         return found
 
     def _keep_spending(self, tx: Transaction, rows: Sequence[JournalRow], stones: Sequence[Tombstone]) -> None:
-        """Keep what the records have spent, which is counted already, for later audits and counts."""
+        """Keep the spending of the records, already counted, for later audits and counts."""
         reader, since = tx.rows.reader(), tx.rows.spending.since()
         spends, unsure = spending.spent_in_all(reader, rows, self.spend_of, MAX_INT)
         for stone in stones:
@@ -272,19 +268,16 @@ def collect_blobs(tx: Transaction, before: int, digests: Iterable[str], *, witho
 # ---- decisions ----
 
 
-def check_prunable(row: JournalRow, command: PruneJournal, *, held: bool) -> None:
+def check_prunable(tx: Transaction, row: JournalRow, command: PruneJournal) -> None:
     """Raise `JournalInUse` unless this is an ended process without a holder or work, still at the expected head."""
     row.check_served()
     if row.kind != "process" or row.role is None:
         raise JournalInUse(row.id, "only processes are pruned")
     if row.status not in FINAL_STATUSES:
         raise JournalInUse(row.id, f"it is {row.status}")
-    if held and row.owner is not None:
-        raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
-    if row.has_work() or row.notices:
-        raise JournalInUse(row.id, "something came for it that nobody has seen to")
+    _check_unused(tx, row)
     if row.head != command.head:
-        raise JournalInUse(row.id, f"it has gone on to {row.head:,} since it was looked at")
+        raise JournalInUse(row.id, f"it has gone on to {row.head:,} records since")
 
 
 def check_idle(tx: Transaction, row: JournalRow, since: int) -> None:
@@ -292,12 +285,17 @@ def check_idle(tx: Transaction, row: JournalRow, since: int) -> None:
     row.check_served()
     if row.status in {"running", "waiting"}:
         raise JournalInUse(row.id, f"it is {row.status}")
+    _check_unused(tx, row)
+    if row.updated >= since:
+        raise JournalInUse(row.id, "it has changed since")
+
+
+def _check_unused(tx: Transaction, row: JournalRow) -> None:
+    """Raise `JournalInUse` if a live process holds the journal, or it has unhandled wakes, notices or inputs."""
     if row.owner is not None and row.lease_left(tx.now) > 0 and not is_gone(row.owner):
         raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
     if row.has_work() or row.notices or tx.rows.count_pending(row):
-        raise JournalInUse(row.id, "something came for it that nobody has seen to")
-    if row.updated >= since:
-        raise JournalInUse(row.id, "it has changed since")
+        raise JournalInUse(row.id, "something came for it that no worker has handled")
 
 
 def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
@@ -314,7 +312,7 @@ def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
 
 
 def audit_tombstones(
-    reader: Reader, rows: Iterable[JournalRow], tally: SpendingAudit
+    reader: Reader, rows: Iterable[JournalRow], tally: spending.SpendingAudit
 ) -> Iterator[tuple[str, str, str]]:
     """Violated invariants of the tombstones: rule, place, finding. Adds their spending to the spending audit."""
     alive = {row.id for row in rows}

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.store.contract import Rows, StoreLimits
-    from holdfast.store.notifications import Notify
     from holdfast.store.retention import Tombstone
 
 
@@ -305,7 +304,7 @@ class Append(Command[Any], frozen=True):
     """No record touches the lists, the inbox or a blob, so there is nothing to update."""
     patient: bool = False
     """The caller does not wait yet: the records may share the commit of the next command."""
-    notify: tuple[Notify, ...] = ()
+    notify: tuple[notifications.Notify, ...] = ()
     """Notifications in the same commit. One that can't be queued is dead; the append succeeds."""
     spend: Spend | tuple[tuple[int, Spend], ...] | None = None
     """The spending of the records, counted in the same commit: on the day of the last one, or by day."""

@@ -323,7 +323,7 @@ def audit_rules(reader: Reader) -> Iterator[tuple[str, str, str]]:
         if blob_digest(rule.body.encode()) != rule.digest:
             yield "rule", where, "what it says does not match its digest"
         if (rule.removed_by is None) != (rule.removed_at is None):
-            yield "rule", where, "it was removed by nobody, or at no time"
+            yield "rule", where, "its removal has no author or no time"
         if rule.removed_at is None:
             if (rule.agent, rule.digest) in in_force:
                 yield "rule", where, "the same rule is in force twice"

@@ -26,10 +26,10 @@ __all__ = ["Telemetry"]
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """Where the spans and measurements of a runtime go, for ``hf.open(..., telemetry=...)``.
+    """Exports spans and measurements of a runtime: ``hf.open(..., telemetry=...)``.
 
-    Without `endpoint` they go to the tracer provider and the meter provider that the application has configured, or to
-    the collector that ``OTEL_EXPORTER_OTLP_ENDPOINT`` names. With it they go to that collector, by OTLP over HTTP.
+    Without `endpoint` they go to the tracer provider and the meter provider of the application, or to the collector in
+    ``OTEL_EXPORTER_OTLP_ENDPOINT``. With it they go to that collector, by OTLP over HTTP.
     """
 
     endpoint: str | None = None

@@ -12,9 +12,9 @@ import threading
 import time
 from base64 import b64decode
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote
 
 import aiohttp
@@ -37,9 +37,8 @@ from holdfast import __version__, eventloop
 from holdfast.errors import TelemetryUnconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from opentelemetry.context import Context
 
@@ -83,38 +82,17 @@ def _span_context(trace_id: str, span: str, flags: TraceFlags = _SAMPLED) -> Spa
     return SpanContext(int(trace_id, 16), int(span, 16), is_remote=False, trace_flags=flags)
 
 
-class _Current:
-    """Makes a span the current one inside a block."""
-
-    __slots__ = ("_span", "_token")
-
-    def __init__(self, span: SpanContext) -> None:
-        self._span = span
-
-    def __enter__(self) -> None:
-        self._token = context.attach(trace.set_span_in_context(NonRecordingSpan(self._span)))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        context.detach(self._token)
+@contextmanager
+def _current(span: SpanContext) -> Generator[None]:
+    """Make a span the current one inside the block."""
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(span)))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 # ---- where spans go ----
-
-
-class SpanTarget(Protocol):
-    """Takes finished spans. Never waits."""
-
-    dropped: int
-
-    def start(self) -> None: ...
-
-    def emit(self, span: Span) -> None: ...
-
-    def flags(self, trace_id: str, /) -> TraceFlags: ...
-
-    async def close(self, seconds: float) -> None: ...
 
 
 class _JournalIds(IdGenerator):
@@ -147,7 +125,7 @@ class ProviderTarget:
         tracer = provider.get_tracer(SCOPE, __version__)
         if not isinstance(tracer, Tracer):  # OTEL_SDK_DISABLED
             raise TelemetryUnconfigured("the tracer provider of the application is disabled")
-        tracer.id_generator = _ids  # of this tracer alone, which nobody else uses
+        tracer.id_generator = _ids  # of this tracer alone, which has no other user
         self._tracer = tracer
         self.flags: Callable[[str], TraceFlags] = lru_cache(maxsize=1_024)(self._find_flags)
 
@@ -320,7 +298,7 @@ class CollectorTarget:
             _log.warning("%d spans are dropped so far: %s", self.dropped, reason)
 
     async def close(self, seconds: float) -> None:
-        """Send what is left within `seconds`; drop the rest."""
+        """Send the queue within `seconds`; drop the rest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._sending:  # the request under way
@@ -536,7 +514,7 @@ class SpanExport:
 
     def current(self, trace_id: str, span: str) -> AbstractContextManager[object]:
         """Make a span the current one inside a block."""
-        return _Current(_span_context(trace_id, span, self._target.flags(trace_id)))
+        return _current(_span_context(trace_id, span, self._target.flags(trace_id)))
 
     def caller(self) -> str:
         """The current span of the application as a W3C ``traceparent``; empty without one."""
@@ -544,11 +522,11 @@ class SpanExport:
         return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}" if found.is_valid else ""
 
     async def close(self, seconds: float) -> None:
-        """Send what is left; drop what can't be sent within `seconds`."""
+        """Send the queue; drop spans that can't be sent within `seconds`."""
         await self._target.close(seconds)
 
 
-def _target(settings: Telemetry) -> SpanTarget:
+def _target(settings: Telemetry) -> ProviderTarget | CollectorTarget:
     if settings.endpoint is not None:
         return CollectorTarget(settings)
     provider = settings.tracer_provider or trace.get_tracer_provider()
@@ -557,5 +535,5 @@ def _target(settings: Telemetry) -> SpanTarget:
     if isinstance(provider, trace.ProxyTracerProvider) and environment("ENDPOINT"):
         return CollectorTarget(settings)
     raise TelemetryUnconfigured(
-        "the application has no tracer provider of the OpenTelemetry SDK, and no endpoint is given"
+        "the application has no tracer provider of the OpenTelemetry SDK, and no endpoint is set"
     )

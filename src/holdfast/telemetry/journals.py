@@ -32,7 +32,7 @@ _PROCESS_KEY: Final = "process/"
 
 
 class JournalSpans:
-    """The spans of one journal, from its records in order, with what else the store knows of them."""
+    """The spans of one journal, from its records in order and its state in the store."""
 
     def __init__(self, store: Store, journal: str, *, content: bool = False) -> None:
         self.journal = journal

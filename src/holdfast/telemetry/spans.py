@@ -7,9 +7,10 @@ own begin with ``holdfast.``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,9 +25,6 @@ from holdfast.turns import keys, results
 from holdfast.turns.compaction.plan import decode_compaction, is_compaction
 from holdfast.turns.conversation import UserInput, decode_input, ending_of_record
 from holdfast.turns.environment import Environment, decode_environment, is_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Value: TypeAlias = str | bool | int | float | tuple[str, ...]
 MAX_TEXT: Final = 8_192

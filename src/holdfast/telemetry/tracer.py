@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -17,17 +17,15 @@ from holdfast import errors, eventloop
 from holdfast.names import is_trigger_id
 from holdfast.records import Ended, Parked, Record, Resumed, Started
 from holdfast.telemetry.journals import JournalSpans
-from holdfast.telemetry.spans import span_id
+from holdfast.telemetry.spans import Span, span_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from contextlib import AbstractContextManager
 
     from holdfast.effects.performer import LeasedJournal
     from holdfast.store import Store
     from holdfast.store.contract import Lease
     from holdfast.telemetry.export import SpanExport
-    from holdfast.telemetry.spans import Span
 
 _log: Final = logging.getLogger("holdfast.telemetry")
 INTERVAL: Final = 0.1
@@ -47,7 +45,7 @@ MAX_COUNTED: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Followed:
+class _TracedJournal:
     """A journal that is driven here, or was."""
 
     spans: JournalSpans
@@ -58,7 +56,7 @@ class _Followed:
     foreign: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Records (after, upto) of drives of other processes, which export their spans."""
     unfinished: list[Span] | None = None
-    """The spans of a drive elsewhere that has not ended yet: if it died, nobody else may have exported them."""
+    """The spans of a drive elsewhere that has not ended yet: if it died, they may not have been exported."""
 
     def begin(self, ledger: LeasedJournal, head: int) -> None:
         """Follow a new drive, which begins after record `head`."""
@@ -111,7 +109,7 @@ class Tracer:
     store: Store
     export: SpanExport
     content: bool = False
-    _followed: OrderedDict[str, _Followed] = field(default_factory=OrderedDict[str, _Followed])
+    _followed: OrderedDict[str, _TracedJournal] = field(default_factory=OrderedDict[str, _TracedJournal])
     _changed: dict[str, None] = field(default_factory=dict[str, None])
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _soon: asyncio.Event = field(default_factory=asyncio.Event)
@@ -140,7 +138,7 @@ class Tracer:
         followed = self._followed.get(journal)
         if followed is None:
             spans = JournalSpans(self.store, journal, content=self.content)
-            followed = self._followed[journal] = _Followed(spans)
+            followed = self._followed[journal] = _TracedJournal(spans)
             try:
                 await spans.resolve(None if lease.made is None else lease.made.input)
             except Exception as error:  # the drive itself will find out
@@ -174,7 +172,7 @@ class Tracer:
         self._woken.set()
 
     async def close(self, seconds: float) -> None:
-        """Export what is durable, within `seconds`."""
+        """Export durable spans within `seconds`."""
         until = asyncio.get_running_loop().time() + seconds
         for task in self._tasks:
             task.cancel()
@@ -224,7 +222,7 @@ class Tracer:
                 self._followed.pop(journal, None)
                 _log.exception("the trace of %r ends here", journal)
 
-    async def _advance(self, followed: _Followed) -> None:
+    async def _advance(self, followed: _TracedJournal) -> None:
         """Read on to the last durable record."""
         ledger, spans = followed.ledger, followed.spans
         if ledger is None:

@@ -25,7 +25,6 @@ from holdfast.tools.context import CallContext
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
-    from types import TracebackType
 
     from holdfast.clock import Clock
     from holdfast.records import Record
@@ -67,7 +66,7 @@ class DirectContext(CallContext):
 
     @property
     def reports(self) -> list[tuple[str | None, float | None]]:
-        """What the tool has reported with `progress`: notes and fractions."""
+        """The tool's `progress` reports: notes and fractions."""
         return self._call.reports
 
     def cancel(self) -> None:
@@ -82,7 +81,7 @@ class DirectContext(CallContext):
 
 
 class _DirectCall:
-    """What stands for the turn."""
+    """The call in place of a turn."""
 
     agent = None
 
@@ -190,9 +189,7 @@ class context:  # noqa: N801  used like a function
             self._open = opened.pop_all()
         return made
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
     def __enter__(self) -> DirectContext:
@@ -203,12 +200,10 @@ class context:  # noqa: N801  used like a function
             self._runner.close()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._runner is not None:
             with self._runner as runner:
-                runner.run(self.__aexit__(kind, error, trace))
+                runner.run(self.__aexit__())
 
 
 def _secrets_of(values: Mapping[str, str]) -> Secrets:

@@ -1,4 +1,4 @@
-"""Clocks for tests: one that stands still, and one that runs and can be advanced with the event loop."""
+"""Clocks for tests: a manual one, and one that runs and can be advanced with the event loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from holdfast.clock import Instant, SystemClock
 from holdfast.errors import InvalidArgument, StoreClosed, UsageError
 from holdfast.eventloop import is_upkeep
-from holdfast.runtime.sync import call_on_loop
+from holdfast.runtime.sync import SyncRuntime, call_on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from holdfast.runtime.sync import SyncRuntime
     from holdfast.store import Store
 
 
@@ -56,8 +55,8 @@ _SETTLE_TIMEOUT: Final = 10.0
 """Real seconds that `advance` waits for the work of one moment: a tool may block for ever."""
 
 
-class Span(TypedDict, total=False):
-    """How far a clock is advanced; `to` stands alone."""
+class Advance(TypedDict, total=False):
+    """The time to advance; `to` excludes all others."""
 
     days: float
     hours: float
@@ -129,7 +128,7 @@ class VirtualClock:
         finally:
             self._advancing = False
 
-    def advance_sync(self, runtime: SyncRuntime, **time: Unpack[Span]) -> None:
+    def advance_sync(self, runtime: SyncRuntime, **time: Unpack[Advance]) -> None:
         """Let time pass for a runtime of `hf.open_sync`."""
         call_on_loop(runtime, "advance", partial(self.advance, **time))
 

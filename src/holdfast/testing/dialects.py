@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from holdfast.messages import Attachment, ModelReply, Part, Reasoning, Refusal, Text, ToolCall, Usage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 DialectName: TypeAlias = Literal["anthropic", "responses", "chat", "google"]
 Form: TypeAlias = Literal["sse", "array", "whole"]
@@ -572,7 +569,7 @@ class ResponsesWriter(ReplyWriter):
                 return {"type": "output_text", "text": words, "annotations": []}
 
     def _frame(self, index: int, part: Part, happened: str, words: str) -> bytes:
-        """Write the begin or the end of what is inside an item; nothing is inside a call."""
+        """Write the begin or the end of the content of an item; a call has none."""
         _, _, frame, place = _RESPONSES_PIECES[type(part)]
         data = {**place, "part": self._words(part, words)}
         return self._inside(index, part, f"response.{frame}.{happened}", data) if frame else b""

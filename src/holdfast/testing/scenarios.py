@@ -20,8 +20,9 @@ from holdfast import crashpoints
 from holdfast.effects.replay import Repeat
 from holdfast.errors import InvalidArgument
 from holdfast.names import check_int, is_task_id
+from holdfast.runtime.open import RuntimeOpening
 from holdfast.runtime.open import open as open_runtime
-from holdfast.runtime.sync import open_sync
+from holdfast.runtime.sync import SyncRuntime, open_sync
 from holdfast.store import open_store
 from holdfast.testing.crashes import CrashTrigger
 from holdfast.testing.world import World, check
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.clock import Clock
-    from holdfast.runtime.open import RuntimeOpening
-    from holdfast.runtime.sync import SyncRuntime
     from holdfast.tools.context import Context
 
 
@@ -74,10 +73,10 @@ class RuntimeFactory:
 
 @dataclass(frozen=True, slots=True)
 class CrashStage:
-    """What a scenario works with, in each of its processes: a store, and a world that remembers effects."""
+    """The store and the world of a scenario, for each of its processes. The world remembers effects."""
 
     folder: Path
-    """Whatever is written here survives the process."""
+    """Files here survive the process."""
 
     @property
     def path(self) -> Path:
@@ -98,13 +97,13 @@ class CrashStage:
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """What was tried."""
+    """The result of a crash run."""
 
     seed: int
     points: tuple[str, ...]
     """The crash points at which a process was to be killed, as ``name:count``."""
     killed: int
-    """How many processes were killed there: which points are reached can differ a little from run to run."""
+    """Number of processes killed. It can vary: a run may not reach every point."""
 
 
 class CrashRunner:
@@ -132,9 +131,9 @@ class CrashRunner:
         if most is not None:
             check_int("most", most, least=1)
         seed = int(os.environ.get("HOLDFAST_CRASH_SEED") or random.SystemRandom().randrange(1_000_000))
-        print(f"crash scenario {self._name}: HOLDFAST_CRASH_SEED={seed}")  # noqa: T201  for whoever repeats it
+        print(f"crash scenario {self._name}: HOLDFAST_CRASH_SEED={seed}")  # noqa: T201  to repeat the run
         _load_runtime()
-        golden = _Case(CrashStage(self._folder / "golden"), scenario, timeout)
+        golden = _Kill(CrashStage(self._folder / "golden"), scenario, timeout)
         if (problem := golden.run(trace=True)) is not None:
             raise AssertionError(f"the run without a kill fails:\n{problem}")
         acted = {_tool_of(attempt.key) for attempt in golden.stage.world.attempts()}
@@ -142,7 +141,7 @@ class CrashRunner:
         problems: list[str] = []
         killed = 0
         for number, point in enumerate(points):
-            case = _Case(CrashStage(self._folder / str(number)), scenario, timeout, frozenset(acted))
+            case = _Kill(CrashStage(self._folder / str(number)), scenario, timeout, frozenset(acted))
             problem = case.run(at=point)
             killed += case.killed
             problem = problem or case.run(verify=True)
@@ -166,9 +165,7 @@ class CrashRunner:
         return f"repeat with: HOLDFAST_CRASH_AT={point} HOLDFAST_CRASH_SEED={seed} pytest '{self._name}'"
 
 
-class _Case:
-    """The processes of one kill."""
-
+class _Kill:
     def __init__(
         self,
         stage: CrashStage,
@@ -254,11 +251,10 @@ class _Case:
 
 
 def _load_runtime() -> None:
-    """Load whatever the processes need, so that they need not load it one by one."""
+    """Import heavy modules once, before the processes fork."""
     for module in ("pydantic", "holdfast.runtime.runtime", "holdfast.store.sqlite.backend", "holdfast.tools.schema"):
         import_module(module)
 
 
 def _tool_of(key: str) -> str:
-    """The tool of the key of a call."""
     return key.rpartition("/")[2].partition(".")[2].partition("#")[0]

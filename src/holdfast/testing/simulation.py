@@ -10,13 +10,10 @@ import asyncio
 import collections
 import heapq
 import random
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
 
 from holdfast.clock import Instant
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
 
 T = TypeVar("T")
 

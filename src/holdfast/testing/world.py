@@ -11,7 +11,6 @@ import msgspec
 
 from holdfast import records
 from holdfast.errors import RecordUnreadable
-from holdfast.records import Done, Intended
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.audit import Violation, audit
 
@@ -125,11 +124,11 @@ def _recorded_calls(reader: Reader) -> tuple[set[tuple[str, str]], set[tuple[str
                 record = records.decode(raw.body)
             except RecordUnreadable:
                 continue
-            if isinstance(record, Intended):
+            if isinstance(record, records.Intended):
                 intended.add((row.id, record.key))
             ask = getattr(record, "ask", None)
             if ask is not None and ask.kind == "tool_call":
                 tools.add((row.id, getattr(record, "key", "")))
-            if isinstance(record, Done):
+            if isinstance(record, records.Done):
                 done.add((row.id, record.key))
     return intended, done & tools

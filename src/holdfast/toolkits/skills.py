@@ -9,11 +9,12 @@ import os
 import re
 import stat
 import unicodedata
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -21,9 +22,6 @@ from holdfast.errors import HoldfastError, InvalidArgument, UsageError
 from holdfast.names import check_int
 from holdfast.toolkits.files import pages, workspace
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, AnyTool, Reach, tool
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +198,7 @@ def _field_text(fields: dict[str, _FrontField], name: str, place: str) -> str:
         raise _line_error(place, field.line, f"{name!r} is text; lines that go on with it begin with spaces")
     if value[:1] in {"'", '"'}:
         if below:
-            raise _line_error(place, field.line, "text in quotes stands on one line here; use '>' for more lines")
+            raise _line_error(place, field.line, "quoted text takes one line here; use '>' for more lines")
         text = _unquote(value, place, field.line)
     elif re.fullmatch("[|>][+-]?", value):
         text = " ".join(below)

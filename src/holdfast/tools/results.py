@@ -93,7 +93,7 @@ def error_for_unknown_tool(name: str, known: Iterable[str]) -> ErrorInfo:
 def error_for_timeout(name: str, seconds: float, *, left: bool = False) -> ErrorInfo:
     """A repeatable tool exceeded its timeout and was stopped. `left`: it could not be stopped."""
     late = f"{name} did not finish within {seconds:g} s"
-    ended = "could not be stopped: it goes on by itself, nobody waits for it, and it starts no more processes"
+    ended = "could not be stopped: it goes on by itself, its result is dropped, and it starts no more processes"
     said = f"{late} and {ended if left else 'was stopped'}. It is safe to call it again."
     return ErrorInfo("ToolTimeout", said)
 

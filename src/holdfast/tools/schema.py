@@ -31,7 +31,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 import holdfast
-from holdfast.deps import wanted_deps
+from holdfast.deps import deps_type
 from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.tools.context import Context
@@ -146,7 +146,7 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
         key: portable[key] for key in ("type", "properties", "required", "additionalProperties") if key in portable
     }
     ordered |= {key: portable[key] for key in sorted(portable.keys() - ordered.keys())}
-    context, deps = next(((name, wanted_deps(hint)) for name, hint in contexts.items()), (None, None))
+    context, deps = next(((name, deps_type(hint)) for name, hint in contexts.items()), (None, None))
     return ParameterSchema(ordered, context, model, fields, schema, deps, nulls)
 
 
@@ -197,7 +197,6 @@ def _resolve_hint(annotation: Any, names: dict[str, Any]) -> Any:  # annotations
 
 
 def _is_context(hint: object) -> bool:
-    """True if the annotation is `Context` or `Context | None`."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _is_context(get_args(hint)[0])
@@ -259,7 +258,7 @@ MAX_NODES: Final = 2_000
 MAX_EXPANDED: Final = 60
 """Largest number of nodes for which a recursive type is written out more than once inside itself."""
 _DEPTHS: Final = (3, 2, 1)
-"""How often a recursive type is written out inside itself: as often as its size allows."""
+"""Numbers of times to expand a recursive type inside itself, largest first; its size decides."""
 _ANY_VALUE: Final = "Any JSON value."
 _SCALARS: Final[dict[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _HANDLED_KEYWORDS: Final = frozenset(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -16,11 +17,6 @@ from holdfast.errors.caller import ScheduleInvalid, TemplateInvalid, TriggerInva
 from holdfast.errors.world import TemplateUnfilled
 from holdfast.names import MAX_INT, TRIGGER_NAME, TRIGGER_PREFIX, check_choice, check_id, check_int, check_string
 from holdfast.triggers import schedules
-from holdfast.triggers.schedules import CronSchedule, IntervalSchedule, Schedule, check_zone, to_datetime, to_wall
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 Misfire = Literal["skip", "once", "all"]
 Scheme = Literal["github", "stripe", "slack", "standard", "generic"]
@@ -122,7 +118,7 @@ def cron(
     ``all`` of them, at most `catch_up`.
     """
     schedules.parse_cron(expression)
-    check_zone(tz)
+    schedules.check_zone(tz)
     _check_misfire(misfire, catch_up)
     written, grace_ms = " ".join(expression.split()), span_ms("grace", grace, 0)
     return CronSource(expression=written, tz=tz, misfire=misfire, grace_ms=grace_ms, catch_up=catch_up)
@@ -142,7 +138,7 @@ def interval(
         raise ScheduleInvalid(anchor, "an anchor is a datetime that has a time zone")
     return IntervalSource(
         every_ms=span_ms("interval", every, MIN_SPAN_MS),
-        anchor=None if anchor is None else to_wall(anchor),
+        anchor=None if anchor is None else schedules.to_wall(anchor),
         misfire=misfire,
         grace_ms=span_ms("grace", grace, 0),
         catch_up=catch_up,
@@ -240,23 +236,23 @@ def _split_pattern(pattern: str) -> tuple[str, str]:
     return (folder or "/") if pattern.startswith("/") else (folder or "."), "/".join(rest)
 
 
-def source_schedule(source: Source, since: int) -> Schedule | None:
+def source_schedule(source: Source, since: int) -> schedules.Schedule | None:
     """The schedule of a trigger declared at `since`; None for sources without a clock."""
     if isinstance(source, CronSource):
         return _calendar(source.expression, source.tz)
     if isinstance(source, IntervalSource):
-        return IntervalSchedule(source.every_ms, since if source.anchor is None else source.anchor)
+        return schedules.IntervalSchedule(source.every_ms, since if source.anchor is None else source.anchor)
     return None
 
 
 def source_zone(source: Source) -> tzinfo:
     """The time zone for dates in templates."""
-    return check_zone(source.tz) if isinstance(source, CronSource) else check_zone("UTC")
+    return schedules.check_zone(source.tz) if isinstance(source, CronSource) else schedules.check_zone("UTC")
 
 
 @lru_cache(maxsize=256)
-def _calendar(expression: str, tz: str) -> CronSchedule:
-    return CronSchedule(schedules.parse_cron(expression), check_zone(tz))
+def _calendar(expression: str, tz: str) -> schedules.CronSchedule:
+    return schedules.CronSchedule(schedules.parse_cron(expression), schedules.check_zone(tz))
 
 
 PAYLOAD: Final = "payload"
@@ -347,7 +343,7 @@ def template_values(
     *, trigger: str, revision: int, occurrence: str, at: int, where: tzinfo, payload: object
 ) -> dict[str, Any]:
     """The placeholder values of an occurrence. Dates and times are in the trigger's time zone."""
-    moment = to_datetime(at, where)
+    moment = schedules.to_datetime(at, where)
     found: dict[str, Any] = {
         "trigger": trigger,
         "revision": revision,

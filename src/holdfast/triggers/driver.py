@@ -61,7 +61,7 @@ class PromptTarget:
     def check(self, arguments: Mapping[str, Any]) -> None:
         name, prompt = self.target_name.name, arguments.get(PROMPT)
         if not isinstance(prompt, str) or not prompt.strip():
-            raise errors.TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
+            raise errors.TriggerInvalid(name, "an agent or a session needs a prompt: every(..., prompt='...')")
         known = (PROMPT, SESSION) if self._session is None else (PROMPT,)
         if unknown := sorted(set(arguments) - set(known)):
             raise errors.TriggerInvalid(name, f"it takes {' and '.join(known)}, not {', '.join(unknown)}")

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import calendar
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from holdfast.errors.caller import ScheduleInvalid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 HORIZON: Final = timedelta(days=45 * 366)
 """Horizon of the search for the next moment: 29 February on a given weekday is at most 40 years away."""
@@ -238,7 +235,7 @@ def parse_cron(written: object) -> CronExpression:
 
 
 def _range(written: str, field: _CronField, part: str) -> range:
-    """The numbers of a part of a field; 0 stands for the last day of a month."""
+    """The numbers of a part of a field; 0 means the last day of a month."""
     if part == "L" and field.what == "day of month":
         return range(1)
     span, slash, step_text = part.partition("/")

@@ -398,7 +398,7 @@ class Triggers:
     async def _delivered(
         self, name: str, source: definitions.WebhookSource, verdict: signatures.SignatureVerdict, payload: object
     ) -> Delivery:
-        # Without a signed time, the same content within the window is the same delivery, whatever its id.
+        # Without a signed time, the same content within the window is the same delivery, even under another id.
         window = AdmissionWindow(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
         replays = None if verdict.timed else window
         occurrence = f"hook/{verdict.delivery}"

@@ -7,7 +7,8 @@ its key once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -17,10 +18,6 @@ from holdfast.errors import RecordUnreadable
 from holdfast.triggers import definition as definitions
 from holdfast.triggers.definition import CronSource, IntervalSource, StartLimits, TriggerCommand, TriggerDefinition
 from holdfast.triggers.schedules import Schedule, moments_between, to_datetime
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 MAX_QUEUE: Final = 200
 """Most reserved occurrences that are not started. Others wait in the inbox."""
@@ -88,7 +85,7 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
     since: int = 0
     """The time since which its source is unchanged."""
     cursor: int = 0
-    """The last handled moment, whatever the clock says."""
+    """The last handled moment. It never goes back, even if the clock does."""
     next: int | None = None
     alarm: int = 0
     """The number of the wait that wakes it."""

@@ -6,8 +6,9 @@ turn has a result: calls that never began get a result that says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,10 +20,6 @@ from holdfast.records import Cause, InputTaint, Parked, Record, Started
 from holdfast.turns import environment, keys, machine, programs, state
 from holdfast.turns.compaction.plan import Breaker, View, decode_compaction, is_compaction, without_files, without_words
 from holdfast.turns.results import forked_result, is_background, is_paid, result_of, skipped_result, unknown_result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 Source = Literal["turn", "direct", "child"]
 TRIGGERED: Final = "trigger/"
@@ -356,7 +353,7 @@ class Conversation:
     def forget_history(self) -> None:
         """Keep only what later turns need: the context of the model instead of all messages, and no endings."""
         thread = self.context
-        self.thread = thread.detached()
+        self.thread = thread.detach()
         self._seen, self.has_history = None, False
         self._inputs.clear()
         self.endings.clear()
@@ -465,9 +462,9 @@ class Conversation:
             made = decode_compaction(bytes(record.value))
             if made.calls:
                 self._count(turn, (made.model, "direct"), UsageTotal(made.calls, made.usage, made.cost))
-            self.breaker = made.judged(self.breaker, record.at)
+            self.breaker = made.breaker_after(self.breaker, record.at)
             if self.whole:  # the model sees less from here on; the history is unchanged
-                self._seen = View(made.applied(self.context), len(self.thread))
+                self._seen = View(made.apply_to(self.context), len(self.thread))
         elif is_paid(record.key):  # a reply that was paid for and not used
             reply = messages.decode_reply(bytes(record.value))
             self._count(turn, (reply.model, "turn"), UsageTotal(1, reply.usage, reply.cost))

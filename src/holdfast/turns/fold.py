@@ -57,6 +57,11 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: int
 
 
+_OTHER: Final = frozenset(("format", "usage", "worked", "pinned", "messages", "chain", "size"))
+_SAME: Final = tuple(name for name in _Body.__struct_fields__ if name not in _OTHER)
+"""The fields that a conversation has as they are."""
+
+
 class _Header(msgspec.Struct):
     format: str
 
@@ -79,29 +84,13 @@ def encode_fold(conversation: Conversation) -> bytes:
     context = conversation.context
     body = _Body(
         format=FORMAT,
-        seq=conversation.seq,
-        position=conversation.position,
-        steps=conversation.steps,
-        agent=conversation.agent,
-        last=conversation.last,
-        handoffs=conversation.handoffs,
-        taint=conversation.taint,
-        mandate=conversation.mandate,
         usage=tuple((model, source, total) for (model, source), total in conversation.usage.items()),
-        tool_calls=conversation.tool_calls,
-        background=conversation.background,
-        unpriced=conversation.unpriced,
         worked=conversation.watch.total,
         pinned=tuple(sorted(conversation.pinned)),
-        breaker=conversation.breaker,
-        heard=conversation.heard,
-        noticed=conversation.noticed,
-        variables=conversation.variables,
-        environments=conversation.environments,
-        metadata=conversation.metadata,
         messages=context.messages,
         chain=context.chain,
         size=context.size,
+        **{name: getattr(conversation, name) for name in _SAME},
     )
     return _encode(body)
 
@@ -115,18 +104,11 @@ def decode_fold(body: bytes) -> Conversation | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError):
         return None
     conversation = Conversation()
-    conversation.seq, conversation.fold_size = found.seq, len(body)
-    conversation.position, conversation.steps = found.position, found.steps
-    conversation.agent, conversation.last, conversation.handoffs = found.agent, found.last, found.handoffs
-    conversation.taint, conversation.mandate = found.taint, found.mandate
+    for name in _SAME:
+        setattr(conversation, name, getattr(found, name))
     conversation.usage = {(model, source): total for model, source, total in found.usage}
-    conversation.tool_calls, conversation.background = found.tool_calls, found.background
-    conversation.unpriced = found.unpriced
     conversation.watch = Stopwatch(found.worked)
-    conversation.pinned, conversation.breaker = set(found.pinned), found.breaker
-    conversation.heard, conversation.noticed = found.heard, found.noticed
-    conversation.variables, conversation.environments = found.variables, found.environments
-    conversation.metadata = found.metadata
+    conversation.pinned, conversation.fold_size = set(found.pinned), len(body)
     conversation.thread = Thread(list(found.messages), found.chain, size=found.size)
     conversation.has_history = False
     return conversation

@@ -8,7 +8,7 @@ Advice at a checkpoint is an offer: the note that the model got is part of the o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -30,17 +30,14 @@ from holdfast.turns.state import (
     Results,
     Rules,
     RunTools,
+    Thread,
     Trace,
     TurnState,
     UsedUp,
     find_repetition,
-    joined,
+    join_notes,
     make_step,
 )
-
-if TYPE_CHECKING:
-    from holdfast.turns.state import Thread
-
 
 Blame = Literal["caller", "model", "tool", "code", "limit"]
 """The party that can act: the caller, the model or its provider, a tool, the host's code, or the owner of the limit."""
@@ -335,7 +332,7 @@ def go_on(state: TurnState, id: int, note: str | None = None) -> TurnState:
         return _out(state, out)
     advice = last_step(state)
     if found is not None and not found.known:
-        advice = joined(found.advice, advice)
+        advice = join_notes(found.advice, advice)
     return replace(state, awaited=Checkpoint(id, "after_work", note, advice))
 
 

@@ -4,7 +4,7 @@
     ...what they are, in our words
     <notification id="17" kind="task" task="k-9f3a" title="index_files succeeded">
     | 4,120 files were indexed
-    | (whatever else the tool said)
+    | (the rest of the output)
     </notification>
     </notifications>
 
@@ -83,7 +83,7 @@ _USUAL: Final = NoticeLimits()
 def choose_notices(notifications: Iterable[Notification], limits: NoticeLimits = _USUAL) -> tuple[Notification, ...]:
     """The notifications for one text: the first ones that fit, and at least one."""
     taken: list[Notification] = []
-    room = limits.total - len(_framed([], limits.count, reader=True))
+    room = limits.total - len(_frame([], limits.count, reader=True))
     for found in notifications:
         room -= len(_entry(found, limits, limits.body)) + 1
         if taken and (room < 0 or len(taken) == limits.count):
@@ -104,7 +104,7 @@ def format_notices(notifications: Sequence[Notification], limits: NoticeLimits =
     room = limits.body
     while True:
         entries = [_entry(found, limits, room) for found in notifications]
-        text = _framed(entries, len(entries), reader=reader)
+        text = _frame(entries, len(entries), reader=reader)
         if len(text) <= limits.total:
             return text
         if not room:
@@ -112,7 +112,7 @@ def format_notices(notifications: Sequence[Notification], limits: NoticeLimits =
         room //= 2
 
 
-def _framed(entries: Sequence[str], count: int, *, reader: bool) -> str:
+def _frame(entries: Sequence[str], count: int, *, reader: bool) -> str:
     about = [_ABOUT, _NEXT, *([_WHOLE] if reader else [])]
     return "\n".join([f'<notifications count="{count}">', *about, *entries, "</notifications>"])
 
@@ -122,7 +122,7 @@ def _entry(found: Notification, limits: NoticeLimits, room: int) -> str:
     if found.source is not None:
         words.append(f'task="{_inline(found.source, _TASK)}"')
     words.append(f'title="{_inline(found.title, limits.title)}"')
-    shown, left = _quoted(found.body, room)
+    shown, left = _quote(found.body, room)
     lines = [f"<notification {' '.join(words)}>", *shown]
     if left:
         rest = f"{READER} reads the whole" if found.source is not None else "they are not shown"
@@ -130,7 +130,7 @@ def _entry(found: Notification, limits: NoticeLimits, room: int) -> str:
     return "\n".join([*lines, "</notification>"])
 
 
-def _quoted(body: str, room: int) -> tuple[list[str], int]:
+def _quote(body: str, room: int) -> tuple[list[str], int]:
     """The first lines of a body with bars, within `room` characters, and the number of characters left out."""
     lines: list[str] = []
     text = body.rstrip()

@@ -7,17 +7,14 @@ recorded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from holdfast import messages, records
 from holdfast.effects.canonical import canonical_json
 from holdfast.policy.limits import OutOf
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 PROGRAM: Final = "run_program"
 """The one tool of a model in code mode."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
 import msgspec
 
 from holdfast import messages, names, records
 from holdfast.processes.state import background_answer
 from holdfast.turns.programs import TOLD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 decode: Final[Callable[[bytes | msgspec.Raw], Any]] = msgspec.json.Decoder().decode
 SAID_AS_IT_IS: Final = frozenset(("ToolRetry", "InvalidArguments", "ToolUnknown", "ToolTimeout", *TOLD))

@@ -1,4 +1,4 @@
-"""Second chances of turns: what the model is told, and where the fork for a retry from an earlier step begins. Pure."""
+"""Retries of turns: the note for the model, and where the fork for a retry begins. Pure."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ class StepsOfTurn:
             self._unknown[name] = 0 if known else key.number
 
     def unknown_from(self, step: int) -> list[str]:
-        """The calls of a step and all later ones of which nobody knows whether they took effect."""
+        """The calls with an unknown outcome in a step and all later ones."""
         return [name for name, number in self._unknown.items() if number > self.starts[step - 1][0]]

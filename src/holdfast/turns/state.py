@@ -191,7 +191,7 @@ class Thread:
             size += len(body)
         return Thread(shared, chain, wire, size)
 
-    def detached(self) -> Thread:
+    def detach(self) -> Thread:
         """The same thread without the messages that threads which share it have after it."""
         if len(self._shared) == self._count:
             return self
@@ -258,7 +258,7 @@ class Rules:
     """Tools that may be called again and again."""
 
 
-def joined(first: str | None, second: str | None) -> str | None:
+def join_notes(first: str | None, second: str | None) -> str | None:
     """Both notes as one; None if there is neither."""
     if not first or not second:
         return first or second or None
@@ -298,7 +298,7 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
         """The note for the model when the checkpoint is first passed; None if the turn ends here."""
         if self.moment == "before_completion" and not entering:
             return None
-        return joined(self.note, self.advice)
+        return join_notes(self.note, self.advice)
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):

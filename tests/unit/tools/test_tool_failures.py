@@ -6,7 +6,7 @@ import asyncio
 import io
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator  # noqa: TC003  tools resolve their annotations
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 

@@ -8,7 +8,7 @@ import functools
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator  # noqa: TC003  tools resolve their annotations
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum

@@ -23,8 +23,8 @@ from holdfast.messages import (
 from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, Why
 from holdfast.turns.compaction.plan import (
     Clip,
+    MessageRange,
     Plan,
-    Span,
     apply,
     fallback,
     mark_of,
@@ -480,5 +480,5 @@ def test_instructions_that_take_all_the_room_leave_no_plan() -> None:
 def test_a_span_is_told_by_ids() -> None:
     made = planned(long_turn(100), "t1.i1")
     assert made.span is not None
-    assert made.span == Span("t1.1", made.span.last, made.span.count)
+    assert made.span == MessageRange("t1.1", made.span.last, made.span.count)
     assert made.mark == f"{made.span.last}.summary.0"

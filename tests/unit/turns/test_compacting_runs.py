@@ -178,7 +178,7 @@ def test_three_failures_in_a_row_open_it() -> None:
 
 def test_a_success_between_begins_the_count_anew() -> None:
     worked = RecordedCompaction(plan=Plan(way="summary"), summary=SUMMARY)
-    assert worked.judged(after_failures(1, 2), 3).failed(4).failed(5).allows(6)
+    assert worked.breaker_after(after_failures(1, 2), 3).failed(4).failed(5).allows(6)
 
 
 def test_it_allows_one_more_try_after_five_minutes() -> None:
@@ -195,7 +195,7 @@ def test_a_try_that_fails_opens_it_for_another_five_minutes() -> None:
 
 def test_a_try_that_succeeds_closes_it() -> None:
     worked = RecordedCompaction(plan=Plan(way="summary"), summary=SUMMARY)
-    assert worked.judged(after_failures(1, 2, 3), 4) == Breaker()
+    assert worked.breaker_after(after_failures(1, 2, 3), 4) == Breaker()
 
 
 def test_a_clock_that_was_set_back_does_not_keep_it_open() -> None:

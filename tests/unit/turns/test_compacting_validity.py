@@ -27,7 +27,7 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
-from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, Why, measured, text_tokens
+from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, Why, measure_messages, text_tokens
 from holdfast.turns.compaction.plan import Plan, View, apply, fallback, mark_of, plan, summary_message
 from holdfast.turns.compaction.summary import prior_of
 from holdfast.turns.state import Thread
@@ -222,14 +222,14 @@ def needs_no_plan(
     known: Reported | None = None,
 ) -> bool:
     """True if the conversation fits, or nothing that may go makes it fit: then no plan is needed, or possible."""
-    measure = measured(thread.messages, budget, COUNTER, known, "full")
+    measure = measure_messages(thread.messages, budget, COUNTER, known, "full")
     if measure.total <= budget.room:
         return True
     most = plan(thread, budget, COUNTER, known, first, pinned=pinned, reader="read_result", why="overflow")
     if most is None:
         return not gainful(thread, budget, first, pinned, known)
     # After an overflow the summary is shorter where the provider counts more.
-    shorter = 0 if most.span is None else measure.scaled(budget.cap) - measure.scaled(most.cap)
+    shorter = 0 if most.span is None else measure.correct(budget.cap) - measure.correct(most.cap)
     return most.after + shorter > budget.room
 
 
@@ -237,14 +237,14 @@ def gainful(
     thread: Thread, budget: ContextBudget, first: str, pinned: frozenset[str], known: Reported | None = None
 ) -> bool:
     """True if the messages that may go take more room than a summary of them."""
-    measure = measured(thread.messages, budget, COUNTER, known, "overflow")
+    measure = measure_messages(thread.messages, budget, COUNTER, known, "overflow")
     begun = next(n for n, message in enumerate(thread.messages) if message.id == first)
     marked = [n for n, message in enumerate(thread.messages) if mark_of(message) is not None]
     stays = {first, *pinned, *(m.id for m in thread.messages[begun:] if type(m) is UserMessage and m.origin == "user")}
     going = [n for n, message in enumerate(thread.messages) if message.id not in stays]
     if not set(going) - set(marked):
         return False
-    mark = measure.of(summary_message("", "", 10**9)) + measure.scaled(budget.cap)
+    mark = measure.of(summary_message("", "", 10**9)) + measure.correct(budget.cap)
     return sum(measure.weights[n] for n in going) > mark
 
 

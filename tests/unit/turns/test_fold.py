@@ -78,6 +78,7 @@ def _full() -> Conversation:
     found = Conversation()
     found.add(1, Opened(at=1, kind="session", format=1, agent="a"))
     found.seq, found.position, found.steps, found.agent, found.handoffs = 9, 4, 3, "b", 2
+    found.last = "t1"
     found.taint = Taint(untrusted_input=True, private_data=True, untrusted_by="x", private_by="y")
     found.mandate = Mandate(session="p", turn="t1", key="k", call="c", above=("boss",), depth=2)
     found.usage = {("m", "turn"): UsageTotal(3, Usage(5, 6), 0.25), ("m", "direct"): UsageTotal(1, Usage(1), None)}

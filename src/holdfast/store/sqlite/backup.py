@@ -41,7 +41,7 @@ class BackupReport(msgspec.Struct, frozen=True):
     """The file with the key of the store; None if it was left out, or is in the environment."""
     healthy: bool
     problems: tuple[str, ...] = ()
-    """What is wrong with the backup, because it is wrong with the store."""
+    """Problems of the backup. The store has the same ones."""
 
 
 def copy_store(
@@ -53,9 +53,9 @@ def copy_store(
     *,
     with_key: bool,
 ) -> BackupReport | None:
-    """Copy the store at `source` into the new file `target`, and examine the copy; None if it was `stopped`.
+    """Copy the store at `source` into the new file `target`, and check the copy; None if it was `stopped`.
 
-    The copy gets its name when it is complete, on the disk and examined. Nobody holds its leases.
+    The copy gets its name once it is complete, synced and checked. It has no lease holders.
     """
     target = target.absolute()
     wanted = [target, *([key_file(target)] if with_key else [])]
@@ -98,7 +98,7 @@ def copy_store(
 def _copy(source: Path, part: Path, limits: StoreLimits, stopped: Callable[[], bool]) -> bool:
     """Copy one state of the store; False if it was stopped."""
     with closing(files.connect_viewer(source, limits)) as original, files.snapshot(original):
-        original.execute("SELECT count(*) FROM meta").fetchall()  # all steps copy this state, whatever is committed
+        original.execute("SELECT count(*) FROM meta").fetchall()  # all steps copy this state, without later commits
         with closing(files.connect(part, apsw.SQLITE_OPEN_READWRITE)) as made:
             with cast("Any", made).backup("main", original, "main") as copy:
                 while not copy.done:

@@ -402,7 +402,7 @@ def check_current(path: Path, connection: Db) -> None:
 
 @contextmanager
 def snapshot(connection: Db) -> Generator[None]:
-    """Read from one snapshot, whatever others commit meanwhile."""
+    """Read from one snapshot. Concurrent commits are not seen."""
     connection.execute("BEGIN")
     try:
         yield

@@ -236,7 +236,7 @@ class SqliteRows(SqliteTables):
         return row
 
     def add_journal(self, row: contract.JournalRow) -> contract.JournalRow:
-        self.run(_INSERT_JOURNAL, None, *astuple(row)[1:])  # nobody holds a new journal
+        self.run(_INSERT_JOURNAL, None, *astuple(row)[1:])  # a new journal has no holder
         row.no = self.db.last_insert_rowid()
         self._journals[row.id] = row
         self._salts[row.no] = salt_of(row.id)

@@ -3,7 +3,7 @@
 Each driving process listens on a Unix socket (mode 0600) with a random name, in the folder ``<store>.live`` (mode 0700)
 beside the store. This module knows addresses, not what is said: a store without a file serves the same methods by
 another transport. A socket is opened through the descriptor of its folder, as the address of a Unix socket has only 108
-bytes, and as nobody can put another folder in its place between check and use.
+bytes, and as no other user can put another folder in its place between check and use.
 """
 
 from __future__ import annotations

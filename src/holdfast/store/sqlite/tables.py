@@ -12,17 +12,9 @@ from zlib import compress, crc32, decompress
 import msgspec
 from msgspec.structs import astuple, replace
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical
-from holdfast.errors import (
-    JournalCorrupt,
-    JournalForgotten,
-    JournalMissing,
-    JournalPruned,
-    MemoryCorrupt,
-    RuleCorrupt,
-    StoreError,
-)
 from holdfast.errors.store import MOVED
 from holdfast.names import agent_session_process
 from holdfast.store.attachments import StoredAttachment
@@ -130,7 +122,7 @@ class _CheckedTable(_Table, Generic[T]):
     _order: str
     _row: Callable[[tuple[Any, ...]], tuple[T, bool]]
     """An item from its columns, and True if it matches its checksum and, with a key, its seal."""
-    _error: Callable[[T], StoreError]
+    _error: Callable[[T], errors.StoreError]
     """The error for a damaged item that a caller reads."""
 
     def _sound(self, found: tuple[Any, ...]) -> T:
@@ -249,8 +241,8 @@ class RuleTable(_CheckedTable[StoredRule]):
         seal = self._tables.seal
         return rule, rule_crc(rule) == crc and (seal is None or seal.matches(rule, mac))
 
-    def _error(self, damaged: StoredRule) -> StoreError:
-        return RuleCorrupt(damaged.id, damaged.agent)
+    def _error(self, damaged: StoredRule) -> errors.StoreError:
+        return errors.RuleCorrupt(damaged.id, damaged.agent)
 
 
 def rule_crc(of: StoredRule) -> int:
@@ -423,8 +415,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         entry = MemoryEntry(*texts)
         return entry, _memory_crc(entry) == crc
 
-    def _error(self, damaged: MemoryEntry) -> StoreError:
-        return MemoryCorrupt(damaged.scope, damaged.key)
+    def _error(self, damaged: MemoryEntry) -> errors.StoreError:
+        return errors.MemoryCorrupt(damaged.scope, damaged.key)
 
 
 def match_expression(words: Sequence[str]) -> str:
@@ -566,8 +558,8 @@ class NotificationTable(_CheckedTable[Notification]):
                 return notification, False
         return notification, _notification_crc(notification) == crc
 
-    def _error(self, damaged: Notification) -> StoreError:
-        return JournalCorrupt(damaged.journal, 0, f"the notification {damaged.id} does not match its checksum")
+    def _error(self, damaged: Notification) -> errors.StoreError:
+        return errors.JournalCorrupt(damaged.journal, 0, f"the notification {damaged.id} does not match its checksum")
 
 
 def _notification_crc(of: Notification) -> int:
@@ -823,7 +815,7 @@ _GIVEN_TO: Final = (
     " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.body = ?"
 )
 _FREE_BLOB: Final = (
-    # Attachments without a session (the session is "") are for whoever they are shared with.
+    # Attachments without a session (the session is "") belong to the sessions that they are shared with.
     "SELECT 1 FROM blobs b WHERE b.digest = ? AND NOT EXISTS (SELECT 1 FROM refs r WHERE r.digest = b.digest)"
     " AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.digest = b.digest AND a.session != '')"
 )
@@ -840,13 +832,13 @@ class RetentionTable(_CheckedTable[Tombstone]):
     def find(self, journal: str) -> Tombstone | None:
         return self._first_sound("journal = ?", journal)
 
-    def missing(self, journal: str) -> JournalMissing:
+    def missing(self, journal: str) -> errors.JournalMissing:
         """The error for a journal without a row."""
         stone = self.find(journal)
         if stone is not None:
-            return JournalPruned(journal, stone.detail, stone.at)
+            return errors.JournalPruned(journal, stone.detail, stone.at)
         at = self.forgotten_at(journal)
-        return JournalMissing(journal) if at is None else JournalForgotten(journal, at)
+        return errors.JournalMissing(journal) if at is None else errors.JournalForgotten(journal, at)
 
     def last_position_of(self, row: JournalRow) -> int:
         self._tables.flush_records()
@@ -915,7 +907,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
     # ---- forgetting ----
 
     def working_for(self, session: str) -> list[str]:
-        """The journals that work for a session, or were given to it."""
+        """The journals that work for a session or were transferred to it."""
         given = self._all(_GIVEN_TO, canonical({"session": session}))
         rows = self._all("SELECT id FROM journals WHERE session = ? ORDER BY no", session)
         return [journal for (journal,) in (*rows, *given)]
@@ -1001,7 +993,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
         return [self._sound(found) for found in self._all(sql, pos, role, role, limit)]
 
     def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How many inputs `empty_inputs` and how many waits `remove_waits` would take."""
+        """Count what `empty_inputs` and `remove_waits` would take."""
         no = self._one("SELECT no FROM journals WHERE id = ?", journal)
         inputs = f"SELECT count(*) FROM inputs WHERE {_old_inputs(spare)}"  # constants
         waits = f"SELECT count(*) FROM waits WHERE {_OLD_WAITS}"  # constants
@@ -1016,8 +1008,8 @@ class RetentionTable(_CheckedTable[Tombstone]):
         stone = Tombstone(*columns, spent=days)
         return stone, _tombstone_crc(stone) == crc
 
-    def _error(self, damaged: Tombstone) -> StoreError:
-        return JournalCorrupt(damaged.journal, 0, "its tombstone does not match its checksum")
+    def _error(self, damaged: Tombstone) -> errors.StoreError:
+        return errors.JournalCorrupt(damaged.journal, 0, "its tombstone does not match its checksum")
 
 
 def _imported_key(journal: str) -> str:

@@ -192,7 +192,9 @@ class StoreWriter:
             os.utime(self._log)
 
     def _begin(self, rows: SqliteRows) -> bool:
-        """Drop what others have changed since the last transaction or look; True if other processes have written."""
+        """Drop cached rows that others have changed since the last transaction or look; True if other processes have
+        written.
+        """
         foreign = rows.begin()
         if foreign:
             self._backend.shared = rows.others()

@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Fenced, InvalidNumber, PayloadTooLarge
-from holdfast.testing.conformance.suite import append_here, leased, refusal, step
+from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, step
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Store
     from holdfast.store.folds import Fold
     from holdfast.testing.clock import ManualClock
-    from holdfast.testing.conformance.suite import Reopen
 
 
 async def _grown(store: Store, records: int) -> Lease:

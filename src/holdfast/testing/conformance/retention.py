@@ -5,17 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import (
-    Fenced,
-    ForgetRefused,
-    InvalidNumber,
-    JournalConflict,
-    JournalForgotten,
-    JournalInUse,
-    JournalMissing,
-    JournalPruned,
-    SessionForked,
-)
+from holdfast import errors
 from holdfast.records import Admitted, Done, Ended, Record, Started
 from holdfast.store.audit import audit
 from holdfast.store.spending import ReadBlob, Spend
@@ -62,7 +52,7 @@ async def a_pruned_journal_is_gone_and_says_so(store: Store, reopen: Reopen) -> 
     stone = await _prune(store, "p", await _over(store))
     assert (stone.journal, stone.detail, stone.session) == ("p", "completed", "s")
     attempts = (store.journal("p"), store.read("p"), store.claim("p"), store.waits("p"), store.pending("p"))
-    await refusal(JournalPruned, *attempts, status="completed")
+    await refusal(errors.JournalPruned, *attempts, status="completed")
     assert await store.journals() == []
     store = await reopen()
     assert await store.tombstone("p") == stone
@@ -72,37 +62,37 @@ async def an_id_that_was_pruned_is_never_used_again(store: Store) -> None:
     await _prune(store, "p", await _over(store))
     for content, same in (("go", True), ("stop", False)):
         again = store.accept_into("p", "process", "f", content, key=KEY, role="process", session="s")
-        await refusal(JournalPruned, again, same=same)
-    await refusal(JournalConflict, store.open_journal("p", "process", "g", role="process", session="s"))
-    await refusal(JournalPruned, store.open_journal("p", "process", "f", role="process", session="s"))
+        await refusal(errors.JournalPruned, again, same=same)
+    await refusal(errors.JournalConflict, store.open_journal("p", "process", "g", role="process", session="s"))
+    await refusal(errors.JournalPruned, store.open_journal("p", "process", "f", role="process", session="s"))
     await store.open_journal("q")
-    await refusal(JournalPruned, store.fork("p", "q", 1))
+    await refusal(errors.JournalPruned, store.fork("p", "q", 1))
 
 
 async def pruning_twice_is_pruning_once(store: Store) -> None:
     head = await _over(store)
     assert await _prune(store, "p", head) == await _prune(store, "p", head)
-    await refusal(JournalMissing, _prune(store, "nobody", 1))
+    await refusal(errors.JournalMissing, _prune(store, "nobody", 1))
 
 
 async def an_unfinished_journal_is_not_pruned(store: Store) -> None:
     lease = await _begun(store)
-    await refusal(JournalInUse, _prune(store, "p", (await store.journal("p")).head))
+    await refusal(errors.JournalInUse, _prune(store, "p", (await store.journal("p")).head))
     head = await append_here(store, lease, Ended(at=2, run="r", status="failed"))
-    assert "holds it" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
+    assert "holds it" in (await refusal(errors.JournalInUse, _prune(store, "p", head))).reason
     await store.release(lease)
-    assert "came for it" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
+    assert "came for it" in (await refusal(errors.JournalInUse, _prune(store, "p", head))).reason
     await store.release(await store.claim("p"), seen=1)
-    assert "gone on" in (await refusal(JournalInUse, _prune(store, "p", head - 1))).reason
+    assert "gone on" in (await refusal(errors.JournalInUse, _prune(store, "p", head - 1))).reason
     await _prune(store, "p", head)
 
 
 async def a_session_and_a_journal_that_others_go_on_from_are_not_pruned(store: Store) -> None:
     await store.release(await leased(store, "s"))
-    assert "only processes" in (await refusal(JournalInUse, _prune(store, "s", 1))).reason
+    assert "only processes" in (await refusal(errors.JournalInUse, _prune(store, "s", 1))).reason
     head = await _over(store)
     await store.fork("q", "p", 2)
-    assert "go on from" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
+    assert "go on from" in (await refusal(errors.JournalInUse, _prune(store, "p", head))).reason
 
 
 async def the_newest_position_is_not_given_to_another_record(store: Store, reopen: Reopen) -> None:
@@ -178,10 +168,12 @@ async def a_trimmed_journal_goes_on_where_it_was(store: Store, lease: Lease, reo
 
 
 async def only_the_holder_of_a_journal_trims_it_and_never_its_last_record(store: Store, lease: Lease) -> None:
-    await refusal(InvalidNumber, store.trim_journal(lease, await append_here(store, lease, step("a"), step("b"))))
+    await refusal(
+        errors.InvalidNumber, store.trim_journal(lease, await append_here(store, lease, step("a"), step("b")))
+    )
     await store.release(lease)
     await store.claim("a")
-    await refusal(Fenced, store.trim_journal(lease, 1), store.empty_inputs(lease, 1))
+    await refusal(errors.Fenced, store.trim_journal(lease, 1), store.empty_inputs(lease, 1))
 
 
 async def a_key_whose_input_was_emptied_is_still_taken(store: Store, lease: Lease, clock: ManualClock) -> None:
@@ -220,7 +212,7 @@ async def a_forgotten_session_leaves_no_row_and_frees_its_id(store: Store, lease
     forgotten = await store.forget_session("a", _spends_nothing)
     assert (forgotten.journals, forgotten.records, forgotten.attachments, forgotten.memories) == (("a",), 2, 2, 1)
     store = await reopen()
-    await refusal(JournalMissing, store.journal("a"))
+    await refusal(errors.JournalMissing, store.journal("a"))
     assert await store.journals() == await store.due() == await store.notifications() == await store.refusals() == []
     assert await store.attachments("a") == await store.memory_history("a", "k") == []
     assert (await store.memory_search(None, "blue")).entries == []
@@ -230,11 +222,13 @@ async def a_forgotten_session_leaves_no_row_and_frees_its_id(store: Store, lease
 
 async def a_stale_lease_never_fits_a_session_that_has_the_id_again(store: Store, lease: Lease) -> None:
     await store.forget_session("a", _spends_nothing)
-    await refusal(JournalMissing, store.append(lease, [step("x")], head=1), store.renew(lease), store.release(lease))
+    await refusal(
+        errors.JournalMissing, store.append(lease, [step("x")], head=1), store.renew(lease), store.release(lease)
+    )
     await store.open_journal("a")
     again = await store.claim("a")
     assert again.epoch > lease.epoch
-    await refusal(Fenced, store.append(lease, [step("x")], head=1), store.renew(lease), store.release(lease))
+    await refusal(errors.Fenced, store.append(lease, [step("x")], head=1), store.renew(lease), store.release(lease))
     assert await store.append(again, [step("x")], head=1) == 2
 
 
@@ -243,7 +237,9 @@ async def what_works_for_a_session_is_forgotten_with_it(store: Store) -> None:
     await store.open_journal("below", session="s", role="agent")
     await store.open_journal("task", "process", session="below", role="task")
     await store.open_journal("other")
-    assert "works for 's'" in (await refusal(ForgetRefused, store.forget_session("below", _spends_nothing))).reason
+    assert (
+        "works for 's'" in (await refusal(errors.ForgetRefused, store.forget_session("below", _spends_nothing))).reason
+    )
     assert set((await store.forget_session("s", _spends_nothing)).journals) == {"s", "below", "task"}
     assert [line.id for line in await store.journals()] == ["other"]
 
@@ -252,7 +248,7 @@ async def forks_are_forgotten_only_when_they_are_meant(store: Store) -> None:
     await store.open_journal("s")
     await store.fork("branch", "s", 1)
     await store.fork("twig", "branch", 1)
-    refused = await refusal(SessionForked, store.forget_session("s", _spends_nothing))
+    refused = await refusal(errors.SessionForked, store.forget_session("s", _spends_nothing))
     assert refused.forks == ("branch", "twig")
     assert set((await store.forget_session("s", _spends_nothing, forks=True)).journals) == {"s", "branch", "twig"}
 
@@ -264,16 +260,16 @@ async def a_forgotten_id_is_refused_if_its_hash_was_kept(store: Store, reopen: R
     store = await reopen()
     await store.open_journal("free")
     again = (store.open_journal("kept"), store.fork("kept", "free", 1), store.journal("kept"), store.accept("kept", 1))
-    await refusal(JournalForgotten, *again, journal="kept")
+    await refusal(errors.JournalForgotten, *again, journal="kept")
 
 
 async def a_session_that_is_not_idle_is_not_forgotten_by_age(store: Store, lease: Lease, clock: ManualClock) -> None:
     now = clock.read().wall
-    assert "holds it" in (await refusal(JournalInUse, _forget_idle(store, now + 1))).reason
+    assert "holds it" in (await refusal(errors.JournalInUse, _forget_idle(store, now + 1))).reason
     await store.release(lease)
-    assert "has changed" in (await refusal(JournalInUse, _forget_idle(store, now))).reason
+    assert "has changed" in (await refusal(errors.JournalInUse, _forget_idle(store, now))).reason
     await store.accept("a", "hello")
-    assert "came for it" in (await refusal(JournalInUse, _forget_idle(store, now + 1))).reason
+    assert "came for it" in (await refusal(errors.JournalInUse, _forget_idle(store, now + 1))).reason
 
 
 async def _forget_idle(store: Store, since: int) -> Forgotten:

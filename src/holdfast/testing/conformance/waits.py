@@ -486,28 +486,28 @@ async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
     assert await store.append(lease, [step("x")], head=1, consume=["w"]) == 2
 
 
-async def _said(store: Store, value: object, key: str | None = None) -> Settlement:
+async def _signal(store: Store, value: object, key: str | None = None) -> Settlement:
     return await store.answer_next("a", "w/", value, most=3, key=key)
 
 
 async def a_value_answers_the_first_open_wait_and_then_the_next_number(store: StoreA) -> None:
     for number in (1, 2):
         await store.open_wait("a", f"w/0000000{number}")
-    names = [(await _said(store, n)).wait.name for n in range(3)]
+    names = [(await _signal(store, n)).wait.name for n in range(3)]
     assert names == ["w/00000001", "w/00000002", "w/00000003"]
-    await refusal(errors.PayloadTooLarge, _said(store, 4))
+    await refusal(errors.PayloadTooLarge, _signal(store, 4))
 
 
 async def an_overdue_wait_is_passed_over(store: StoreA, clock: ManualClock) -> None:
     await store.open_wait("a", "w/00000001", deadline=clock.read().wall + 5)
     clock.advance(6)
-    assert (await _said(store, 1)).wait.name == "w/00000002"
+    assert (await _signal(store, 1)).wait.name == "w/00000002"
 
 
 async def the_same_key_answers_once_also_after_a_restart(store: StoreA, reopen: Reopen) -> None:
-    assert (await _said(store, 1, "k")).won
+    assert (await _signal(store, 1, "k")).won
     store = await reopen()
-    assert not (await _said(store, 1, "k")).won
+    assert not (await _signal(store, 1, "k")).won
     assert [wait.name for wait in await store.waits("a") if wait.name.startswith("w/")] == ["w/00000001"]
-    await refusal(errors.KeyConflict, _said(store, 2, "k"))
-    assert (await _said(store, 1, "other")).won
+    await refusal(errors.KeyConflict, _signal(store, 2, "k"))
+    assert (await _signal(store, 1, "other")).won

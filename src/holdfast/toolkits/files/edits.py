@@ -29,7 +29,7 @@ class EditMismatch(workspace.PathError, UsageError):
 class FileChanged(workspace.PathError, WorldError):
     """Another writer changed the file meanwhile. This call changed nothing."""
 
-    text = "{path} was changed by somebody else meanwhile; read it again, then decide"
+    text = "{path} has changed meanwhile; read it again, then decide"
 
 
 # ---- replacement of text: pure ----
@@ -272,7 +272,7 @@ def _sync(number: int, label: str) -> None:
         os.fsync(number)
     except OSError as error:
         if error.errno not in {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP}:  # not for directories here
-            reason = f"it was written, but nobody knows whether that survives a power cut ({error.strerror})"
+            reason = f"it was written, but may not survive a power cut ({error.strerror})"
             raise workspace.FileFailed(label, reason) from error
 
 
@@ -280,4 +280,4 @@ def _lock_directory(number: int, label: str) -> None:
     """Lock a directory for one writer, also among processes. Closing the directory releases the lock."""
     # Without advisory locks in the file system, the check for changes by others remains.
     if not lock_file(number, LOCK_SECONDS, optional=True):
-        raise workspace.FileFailed(label, "somebody else keeps its directory locked; try again")
+        raise workspace.FileFailed(label, "another process keeps its directory locked; try again")

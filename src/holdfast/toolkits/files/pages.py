@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import codecs
 import unicodedata
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.errors import InvalidNumber
 from holdfast.toolkits.files.workspace import FileLimits, NotText, Workspace, read_chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,19 +20,16 @@ import time
 import unicodedata
 import weakref
 from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
 from holdfast.errors.fields import ErrorFields
 from holdfast.store.paths import FOLDER, in_store_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-
 
 # ---- errors ----
 
@@ -178,7 +175,7 @@ class Protection:
         self._patterns: list[tuple[NameMatcher, str]] = []
         self._path_rules: list[tuple[list[NameMatcher], str]] = []
         self.repositories: Final = "*.git" in rules
-        """True if every directory that git accepts as a repository is protected, whatever its name."""
+        """True if every git repository is protected, under any name."""
         literals: list[tuple[str, ...]] = []
         for rule in rules:
             parts = tuple(rule.split("/"))

@@ -80,7 +80,7 @@ def shell(
     puts more than `workspace_files` files and folders into it. A result shows `output_limit` bytes of output.
 
     Raises `SandboxUnavailable` if commands can't be confined here. Only ``unsafe=True`` runs them without a sandbox,
-    with all permissions of this process, whatever the profile.
+    with all permissions of this process, under any profile.
     """
     if type(unsafe) is not bool:
         raise InvalidArgument("unsafe", unsafe, "True or False")

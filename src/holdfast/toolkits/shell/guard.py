@@ -19,18 +19,15 @@ import os
 import stat
 import time
 from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from secrets import token_hex
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.toolkits.files.workspace import HEAD, Opener, Protection, choose_opener, is_repository
 from holdfast.toolkits.shell.policy import CoverKind, NameCover, WorkspaceRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-
 
 # ---- the walk ----
 

@@ -12,18 +12,15 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import Final, Self, cast
 
 from holdfast.toolkits.shell import policy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # ---- is there a sandbox? ----
 

@@ -40,8 +40,8 @@ def web(
 ) -> tuple[AnyTool, ...]:
     """Let an agent read the public web: makes the tool `fetch`.
 
-    Addresses that are not public are refused: private, loopback, link-local and the like, however they are written and
-    whatever name leads there. Restrict the hosts with `allow`, if you can: an attacker who chooses a URL can put what
+    Addresses that are not public are refused: private, loopback, link-local and the like, in any notation and under any
+    host name. Restrict the hosts with `allow`, if you can: an attacker who chooses a URL can put what
     the agent knows into it.
 
     Args:

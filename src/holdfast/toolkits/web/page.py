@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import unescape
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 from urllib.parse import urljoin
 
 from holdfast.toolkits.web.urls import MAX_URL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 # ---- tokens of HTML ----
 

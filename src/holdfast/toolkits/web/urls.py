@@ -6,17 +6,14 @@ A URL that can be read in two ways is refused, because the next reader may choos
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 from urllib.parse import quote, urljoin
 
 from holdfast.errors import HoldfastError, InvalidArgument, UsageError, WorldError
 from holdfast.names import check_int
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 # ---- addresses ----
 

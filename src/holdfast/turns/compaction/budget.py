@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgspec
 
 from holdfast import errors, media, messages, names
 from holdfast.turns.state import Thread
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 LEAST_SUMMARY: Final = 200
 MOST_SUMMARY: Final = 4_000
@@ -306,14 +303,14 @@ class Measure:
         return self.fixed + sum(self.weights)
 
     def of(self, message: messages.Message) -> int:
-        return self.scaled(self.counter.tokens(message))
+        return self.correct(self.counter.tokens(message))
 
-    def scaled(self, tokens: int) -> int:
+    def correct(self, tokens: int) -> int:
         """An estimate, corrected."""
-        return _scaled(tokens, self.top, self.bottom)
+        return _scale(tokens, self.top, self.bottom)
 
 
-def measured(
+def measure_messages(
     shown: Sequence[messages.Message], budget: ContextBudget, counter: Counter, known: Reported | None, why: Why
 ) -> Measure:
     """Measure the messages. If `why` is ``overflow``, the provider refused them as too long."""
@@ -327,17 +324,17 @@ def measured(
                     top, bottom = _MEASURING_MOST, 1
                 elif bottom > top * _MEASURING_MOST:
                     top, bottom = 1, _MEASURING_MOST
-                weights = [_scaled(weight, top, bottom) for weight in weights]
+                weights = [_scale(weight, top, bottom) for weight in weights]
                 fixed = max(known.tokens - sum(weights[:at]), 0)
                 break
     total, over = max(fixed + sum(weights), 1), budget.room + 1
     if why == "overflow" and total < over:  # the estimate was too low by at least this much
-        weights = [_scaled(weight, over, total) for weight in weights]
-        fixed, top, bottom = _scaled(fixed, over, total), top * over, bottom * total
+        weights = [_scale(weight, over, total) for weight in weights]
+        fixed, top, bottom = _scale(fixed, over, total), top * over, bottom * total
     return Measure(counter, tuple(weights), fixed, top, bottom)
 
 
-def _scaled(tokens: int, top: int, bottom: int) -> int:
+def _scale(tokens: int, top: int, bottom: int) -> int:
     return -(-tokens * top // bottom)
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from holdfast import errors, messages, records
 from holdfast.messages import AssistantMessage, Attachment, Message, Reasoning, Text, ToolCall, ToolMessage, UserMessage
 from holdfast.turns import keys, state
-from holdfast.turns.compaction.budget import LEAST_SUMMARY, ContextBudget, Measure, Why, files_in, measured
+from holdfast.turns.compaction.budget import LEAST_SUMMARY, ContextBudget, Measure, Why, files_in, measure_messages
 from holdfast.turns.environment import Environment
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Clip(msgspec.Struct, frozen=True, gc=False):
     keep: int
 
 
-class Span(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class MessageRange(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The messages from `first` to `last` except those in `kept`; `count` of them go."""
 
     first: str
@@ -109,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     clipped: tuple[Clip, ...] = ()
     bared: tuple[str, ...] = ()
     """Messages that lose their attachments."""
-    span: Span | None = None
+    span: MessageRange | None = None
     gone: int = 0
     """Messages dropped without a summary, by this plan and earlier ones."""
     reader: str = ""
@@ -143,14 +143,14 @@ _FILTERED: Final = (
 _NAMES: Final = 3
 
 
-def clipped(message: ToolMessage, keep: int, reader: str) -> ToolMessage:
+def clip_results(message: ToolMessage, keep: int, reader: str) -> ToolMessage:
     """Clip the long results of a tool message; returns the message itself if it has none. Idempotent."""
     results = tuple(_clip(message.id, n, result, keep, reader) for n, result in enumerate(message.results, 1))
     same = all(new is old for new, old in zip(results, message.results, strict=True))
     return message if same else ToolMessage(message.id, results)
 
 
-def bared(message: Message) -> Message:
+def without_attachments(message: Message) -> Message:
     """Replace the attachments of a message by notes; returns the message itself if it has none.
 
     A reply with opaque provider data stays whole: that data may refer to the parts around it.
@@ -165,7 +165,7 @@ def bared(message: Message) -> Message:
 def without_files(message: Message) -> Message:
     """Replace all files of a message by notes; returns the message itself if it has none."""
     if type(message) is not ToolMessage:
-        return bared(message)
+        return without_attachments(message)
     if not any(result.files for result in message.results):
         return message
     results: list[messages.ToolResult] = []
@@ -184,7 +184,7 @@ def without_words(message: Message) -> Message:
     return message
 
 
-class Place(NamedTuple):
+class ResultPosition(NamedTuple):
     """The position of a result in the journal: a call of the batch that is effect `number` of `run`."""
 
     run: str
@@ -192,13 +192,13 @@ class Place(NamedTuple):
     call: int
 
 
-def place_of(id: str) -> Place | None:
+def place_of(id: str) -> ResultPosition | None:
     """Parse the id of a clipped result; None for any other id."""
     message, _, call = id.partition("/")
     run, _, number = message.partition(".")
     if keys.input_number(run) is None or not _is_number(number) or not _is_number(call):
         return None
-    return Place(run, int(number), int(call))
+    return ResultPosition(run, int(number), int(call))
 
 
 def _is_number(digits: str) -> bool:
@@ -258,12 +258,12 @@ def plan(
     provider has refused the request: then all that may go goes, even if the estimate says that it saves too little.
     """
     said = thread.messages
-    measure = measured(said, budget, counter, known, why)
+    measure = measure_messages(said, budget, counter, known, why)
     if why == "full" and measure.total <= budget.share(budget.full, budget.fixed):
         return None
-    held, steered = _held(said, first_of_turn, pinned)
+    held, steered = _ids_to_keep(said, first_of_turn, pinned)
     scene = _Planner(said, measure, budget, reader, why, held)
-    found = scene.cheap() or scene.trimmed() or scene.spanning()
+    found = scene.cheap() or scene.clip_until_it_fits() or scene.spanning()
     if found is None and steered:
         # Other inputs that entered the turn go as well, if they must; the last one stays.
         found = _Planner(said, measure, budget, reader, why, held.difference(steered[:-1])).spanning()
@@ -277,7 +277,7 @@ def plan(
     return None if gain <= 0 or (fits and gain < worth) else found
 
 
-def _held(said: Sequence[Message], first: str, pinned: frozenset[str]) -> tuple[set[str], list[str]]:
+def _ids_to_keep(said: Sequence[Message], first: str, pinned: frozenset[str]) -> tuple[set[str], list[str]]:
     """Ids of messages that must stay, and of those the inputs that entered the turn after its first."""
     ids = {m.id for m in said if type(m) is UserMessage and m.id in pinned and mark_of(m) is None}
     at = next((n for n, message in enumerate(said) if message.id == first), None)
@@ -348,7 +348,7 @@ class _Planner:
         # summary.
         short = why == "overflow" and measure.top > measure.bottom
         self._cap = max(budget.cap * measure.bottom // measure.top, LEAST_SUMMARY) if short else budget.cap
-        self._mark = measure.of(summary_message("", "", 10**9)) + measure.scaled(self._cap)
+        self._mark = measure.of(summary_message("", "", 10**9)) + measure.correct(self._cap)
         self._anchored = any(unit.held for unit in self._units)
         # As long as the request fits, messages that the model has not seen yet are not touched.
         self._pressed = self._total > budget.room
@@ -384,12 +384,12 @@ class _Planner:
             return None
         recent = self._recent()
         old = [unit for unit in self._units[:recent] if not unit.held]
-        cut = self._cut(old, OLD, self._total - self._aim, self._said_since(recent))
+        cut = self._cut(old, OLD, self._total - self._aim, self._first_id_since(recent))
         if self._total - cut.saved > self._aim:
             return None
         return self._plan(cut, None, self._total - cut.saved)
 
-    def trimmed(self) -> Plan | None:
+    def clip_until_it_fits(self) -> Plan | None:
         """Clip results until the request fits, even if it stays above the aim.
 
         A summary would not help: the large results are among the messages that stay, so each step would need another
@@ -402,7 +402,7 @@ class _Planner:
         keeps = (None, RECENT, OLD) if self._pressed else (None,)
         for begin, keep in ((self._recent(), None), *((reply, keep) for keep in keeps)):
             old = [unit for unit in self._units[:begin] if not unit.held]
-            cut = self._cut(old, OLD, self._total, self._said_since(begin))
+            cut = self._cut(old, OLD, self._total, self._first_id_since(begin))
             if keep is not None:
                 free = [unit for unit in self._units[begin:] if not unit.held]
                 more = self._cut(free, keep, self._total - cut.saved - self._full)
@@ -411,7 +411,7 @@ class _Planner:
                 return self._plan(cut, None, self._total - cut.saved)
         return None
 
-    def _said_since(self, recent: int) -> str:
+    def _first_id_since(self, recent: int) -> str:
         """The text of the messages that stay: files that it names are kept."""
         stay = [unit for n, unit in enumerate(self._units) if n >= recent or unit.held]
         said = [message for unit in stay for message in self._messages[unit.start : unit.stop]]
@@ -440,12 +440,12 @@ class _Planner:
 
     def _short(self, message: Message, keep: int, said: str) -> Message:
         if type(message) is ToolMessage:
-            return clipped(message, keep, self._reader)
+            return clip_results(message, keep, self._reader)
         parts = message.parts if type(message) is UserMessage or type(message) is AssistantMessage else ()
         names = [part.name for part in parts if type(part) is Attachment and part.name]
         if any(len(name) >= _LEAST_NAME and name in said for name in names):
             return message
-        return bared(message)
+        return without_attachments(message)
 
     # ---- a span ----
 
@@ -487,7 +487,7 @@ class _Planner:
             inside = self._messages[going[0].start : going[-1].stop]
             left = set(ids)
             kept = tuple(message.id for message in inside if message.id not in left)
-            span = Span(ids[0], ids[-1], len(ids), kept)
+            span = MessageRange(ids[0], ids[-1], len(ids), kept)
             after += self._mark - sum(unit.weight for unit in going)
         cut = _Cut((), (), 0)
         if keep is not None:
@@ -498,7 +498,7 @@ class _Planner:
             return None
         return self._plan(cut, span, after)
 
-    def _plan(self, cut: _Cut, span: Span | None, after: int) -> Plan:
+    def _plan(self, cut: _Cut, span: MessageRange | None, after: int) -> Plan:
         marks = [mark.gone for message in self._messages[:2] if (mark := mark_of(message)) is not None]
         return Plan(
             way="clip" if span is None else "summary",
@@ -555,13 +555,13 @@ def apply(thread: state.Thread, plan: Plan, summary: str | None = None) -> state
     for at, message in enumerate(said):
         keep = keeps.get(message.id)
         if keep is not None and type(message) is ToolMessage:
-            said[at] = clipped(message, keep, plan.reader)
+            said[at] = clip_results(message, keep, plan.reader)
         elif message.id in bare:
-            said[at] = bared(message)
+            said[at] = without_attachments(message)
     return state.Thread().add(*said)
 
 
-def _without_span(said: list[Message], plan: Plan, span: Span, summary: str | None) -> list[Message]:
+def _without_span(said: list[Message], plan: Plan, span: MessageRange, summary: str | None) -> list[Message]:
     """The messages with a mark in place of the span: the mark goes first, or after a summary that stays."""
     if plan.way == "drop":
         mark = UserMessage(plan.mark, (Text(_GONE.format(count=plan.gone)),), "holdfast")
@@ -592,12 +592,12 @@ def fallback(thread: state.Thread, plan: Plan) -> Plan:
     return replace(plan, way="drop", span=replace(span, first=first, count=going), gone=gone)
 
 
-def spanned(thread: state.Thread, plan: Plan) -> list[Message]:
+def messages_in_range(thread: state.Thread, plan: Plan) -> list[Message]:
     """The messages from the first to the last of a plan's span, with the kept ones between them."""
     return [] if plan.span is None else _inside(thread.messages, plan.span)
 
 
-def _inside(said: Sequence[Message], span: Span) -> list[Message]:
+def _inside(said: Sequence[Message], span: MessageRange) -> list[Message]:
     places = {message.id: place for place, message in enumerate(said)}
     first, last = places.get(span.first), places.get(span.last)
     if first is None or last is None or last < first:
@@ -661,7 +661,7 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
     asked: tuple[records.Blob, ...] = ()
     """The requests for the summary, each kept whole."""
 
-    def applied(self, thread: state.Thread) -> state.Thread:
+    def apply_to(self, thread: state.Thread) -> state.Thread:
         return apply(thread, self.plan, self.summary)
 
     def paying(self, refused: messages.ModelReply) -> RecordedCompaction:
@@ -670,7 +670,7 @@ class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_default
         cost = None if self.cost is None or refused.cost is None else self.cost + refused.cost
         return replace(self, model=self.model or refused.model, calls=self.calls + 1, usage=usage, cost=cost)
 
-    def judged(self, breaker: Breaker, at: int) -> Breaker:
+    def breaker_after(self, breaker: Breaker, at: int) -> Breaker:
         """The breaker after this compaction; unchanged if no summary was tried."""
         if self.failure:
             return breaker.failed(at)

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import messages
 from holdfast.turns.compaction.budget import ESTIMATOR, Counter, text_tokens
-from holdfast.turns.compaction.plan import Plan, harmless_summary, mark_of, spanned, summary_in
+from holdfast.turns.compaction.plan import Plan, harmless_summary, mark_of, messages_in_range, summary_in
 
 if TYPE_CHECKING:
     from holdfast.turns.state import Thread
@@ -42,12 +42,12 @@ class QuoteLimits(msgspec.Struct, frozen=True, gc=False):
     """Characters of a result."""
     thoughts: int = 500
 
-    def halved(self) -> QuoteLimits:
+    def half(self) -> QuoteLimits:
         """Half of each limit, at least 40 characters."""
         return QuoteLimits(*(max(limit // 2, 40) for limit in msgspec.structs.astuple(self)))
 
 
-def quoted(message: messages.Message, limits: QuoteLimits, *, stays: bool = False) -> str:
+def quote_message(message: messages.Message, limits: QuoteLimits, *, stays: bool = False) -> str:
     """Quote one message. `stays`: it remains in the context and is quoted only for understanding."""
     kept = ' kept="yes"' if stays else ""
     match message:
@@ -148,7 +148,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 def prior_of(thread: Thread, plan: Plan) -> str | None:
     """The earlier summary inside the span of a plan: the new one extends it."""
-    found = (summary_in(message) for message in spanned(thread, plan))
+    found = (summary_in(message) for message in messages_in_range(thread, plan))
     return next((summary for summary in found if summary is not None), None)
 
 
@@ -169,15 +169,15 @@ def chunks(
     """
     span = plan.span
     kept = set(() if span is None else span.kept)
-    said = [message for message in spanned(thread, plan) if mark_of(message) is None]
+    said = [message for message in messages_in_range(thread, plan) if mark_of(message) is None]
     limits = limits or QuoteLimits()
     pieces: list[list[str]] = []
     for _ in range(_FULLEST + 1):
-        entries = [quoted(message, limits, stays=message.id in kept) for message in said]
-        pieces = _packed(entries, room)
+        entries = [quote_message(message, limits, stays=message.id in kept) for message in said]
+        pieces = _pack(entries, room)
         if len(pieces) <= most:
             break
-        limits = limits.halved()
+        limits = limits.half()
     first = max(len(pieces) - most, 0)
     left = sum(map(len, pieces[:first]))
     going = iter([message.id not in kept for message in said[left:]])
@@ -192,7 +192,7 @@ _NOTE: Final = 40
 """Tokens of the note that messages are left out."""
 
 
-def _packed(entries: list[str], room: int) -> list[list[str]]:
+def _pack(entries: list[str], room: int) -> list[list[str]]:
     """Pack entries into chunks in order; an entry that is too long by itself is cut."""
     room -= _NOTE
     pieces: list[list[str]] = []

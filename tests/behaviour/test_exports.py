@@ -237,8 +237,8 @@ async def test_a_turn_that_is_moved_while_a_tool_runs_stops_here_and_repeats_the
     async with hf.open(tmp_path / "one.db", agents=[world.agent(idempotent=True)], mirror=False) as runtime:
         session = runtime.session("s", agent="clerk")
         turn = await session.send("hello", key="k")
-        ending = asyncio.create_task(turn.outcome())
-        seen = asyncio.create_task(_all_events(session))
+        ending: asyncio.Task[Any] = asyncio.create_task(turn.outcome())
+        seen: asyncio.Task[Any] = asyncio.create_task(_all_events(session))
         await asyncio.wait_for(world.begun.wait(), SOON)
         await runtime.export_session("s", file, move=True)
         assert world.cancelled == 1

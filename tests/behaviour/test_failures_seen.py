@@ -168,6 +168,23 @@ async def test_a_call_that_is_denied_leaves_no_traceback(caplog: pytest.LogCaptu
     assert _tracebacks(caplog) == []
 
 
+@pytest.mark.parametrize("cause", [None, ValueError("the year")])
+async def test_what_a_tool_asks_of_the_model_has_a_traceback_only_with_a_cause(
+    caplog: pytest.LogCaptureFixture, cause: Exception | None
+) -> None:
+    @hf.tool(read_only=True)
+    async def picky(book: str) -> str:
+        raise hf.ToolRetry("Give the year with four digits.") from cause
+
+    agent = _agent(picky)
+    async with hf.open(None, agents=[agent]) as runtime:
+        assert (await runtime.run(agent, "go", session="s")).status == "completed"
+        [failed] = await _failed(runtime)
+    assert failed.error.message == "Give the year with four digits."
+    assert ("ValueError: the year" in failed.trace, bool(failed.trace)) == (bool(cause), bool(cause))
+    assert [bool(_tracebacks(caplog)), "four digits" in caplog.text] == [bool(cause), bool(cause)]
+
+
 async def test_each_attempt_of_a_retried_call_is_kept_with_its_message(caplog: pytest.LogCaptureFixture) -> None:
     left = ["first", "second"]
 

@@ -8,7 +8,7 @@ import os
 import random
 import re
 import tracemalloc
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -23,7 +23,7 @@ from holdfast.store.session_file import MAX_LINE
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 SEED: Final = 7
@@ -79,7 +79,8 @@ async def tried(store: hf.Runtime, file: Path, content: bytes, **options: Any) -
     """What an import of this content raises; nothing may be left of it then."""
     _write(file, content)
     try:
-        await store.import_session(file, **{"trust": True, **options})
+        given: dict[str, Any] = {"trust": True, **options}
+        await store.import_session(file, **given)
     except hf.errors.HoldfastError as error:
         assert await store.store.journals() == []
         assert await store.store.examine(_rows_left) == []
@@ -154,7 +155,8 @@ def _of(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next(line for line in lines if line["t"] == kind)
 
 
-FORGERIES: Final[dict[str, tuple[Any, str]]] = {
+Lines: TypeAlias = "list[dict[str, Any]]"
+FORGERIES: Final[dict[str, tuple[Callable[[Lines], object], str]]] = {
     "another kind of file": (lambda lines: lines.__setitem__(slice(None), [{"a": 1}]), "no session file"),
     "a header that comes later": (lambda lines: lines.insert(0, lines.pop(1)), "no session file"),
     "a head that is too high": (lambda lines: _of(lines, "journal").update(head=99), "says it ends at 99"),
@@ -229,7 +231,8 @@ async def test_a_forged_answer_does_not_come_in_without_the_key_of_the_store(tmp
     key = tmp_path / "one.db.key"
     async with hf.open(None, agents=[asks()]) as runtime:
         for forged in (sealed(lines), sealed(lines, end["mac"])):
-            for options in ({}, {"key": key}):
+            named: tuple[dict[str, Any], ...] = ({}, {"key": key})
+            for options in named:
                 error = await tried(runtime, file, forged, trust=False, **options)
                 assert isinstance(error, SessionFileUntrusted)
         assert await tried(runtime, file, whole, trust=False, key=key) is None

@@ -35,7 +35,7 @@ LAYERS: list[tuple[str, ...]] = [
         "triggers.state",
     ),
     ("store", "models", "tools", "effects.performer", "effects.drive"),
-    ("profiles", "toolkits", "memory", "sandbox"),
+    ("profiles", "toolkits", "memory", "sandbox", "sse"),
     ("agent",),
     ("telemetry",),
     ("engine",),

@@ -23,7 +23,7 @@ from holdfast.processes.lists import StuckProcess, all_work
 from holdfast.records import InputTaint, Opened, Status, metadata_of
 from holdfast.runtime import session_driver, session_records
 from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.changes import Expectation, follow_session, session_cursor
+from holdfast.runtime.changes import Cursor, Expectation, follow_session, session_cursor
 from holdfast.runtime.turn import CancelStatus, Turn
 from holdfast.store.inbox import AdmissionWindow, stop_call_key, stop_key
 from holdfast.turns import keys, results
@@ -248,9 +248,11 @@ class Session(Generic[OutputT_co]):
         """The sum of `usage`: all models, with sub-agents on all levels."""
         return sum([UsageTotal(line.calls, line.usage, line.cost) for line in await self.usage()], UsageTotal())
 
-    async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
+    def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """Yield the events of this session, from its start or after a cursor, until the runtime is closed."""
-        cursor = session_cursor(after, self.id)
+        return self._follow(session_cursor(after, self.id))  # a bad cursor is refused now, not with the first event
+
+    async def _follow(self, cursor: Cursor) -> AsyncGenerator[Event]:
         changes = self._context.changes
         with changes.until_closed():
             async for event in follow_session(changes, self.id, cursor):

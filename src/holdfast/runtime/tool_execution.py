@@ -26,7 +26,7 @@ from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler
 from holdfast.secrets.logs import safe_cause, safe_trace
 from holdfast.tools import functions, results
 from holdfast.tools.context import CallContext
-from holdfast.tools.definition import AnyTool, Bound, Deferred, ToolRetryPolicy
+from holdfast.tools.definition import AnyTool, Bound, Deferred, ToolRetry, ToolRetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -330,12 +330,13 @@ class ToolExecutor:
     def _raised(self, call: PreparedCall, error: BaseException, begun: float) -> Failed:
         """The outcome of a call whose tool raised: the model reads the message, people the traceback."""
         info, redactor = results.error_from_exception(error, self._clean), self._performer.redactor
-        trace = safe_trace(error, redactor)
+        meant = isinstance(error, ToolRetry) and error.__cause__ is None  # a sentence for the model, and no defect
+        trace = "" if meant else safe_trace(error, redactor)
         fields = {"session": self._caller.session, "turn": self._caller.run, "call": call.key}
         # The error of a step was logged with the step.
         raised = error if trace and not isinstance(error, errors.EffectFailed) else None
         fields |= {"tool": call.request.name, "error": f"{info.kind}: {info.message}"}
-        log_event(_log, logging.WARNING, "tool failed", raised=raised, **fields)
+        log_event(_log, logging.INFO if meant else logging.WARNING, "tool failed", raised=raised, **fields)
         if self.raised is not None and isinstance(error, Exception):
             self.raised[call.key] = safe_cause(error, redactor)
         return msgspec.structs.replace(self._failed(call, info, begun), trace=trace)

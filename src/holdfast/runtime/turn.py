@@ -284,9 +284,11 @@ class Turn(Generic[OutputT_co]):
         line = await self._context.store.journal(self.session)
         return "waiting" if line.status == "waiting" else "running"
 
-    async def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
+    def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of this turn, from its start or after a cursor, until it ends or the runtime is closed."""
-        given = None if after is None else session_cursor(after, self.session)
+        return self._follow(None if after is None else session_cursor(after, self.session))
+
+    async def _follow(self, given: Cursor | None) -> AsyncGenerator[Event]:
         changes = self._context.changes
         with changes.until_closed():
             reader = self._reader()

@@ -34,6 +34,8 @@ HANDLES: Final = {
     "Trigger": "triggers/service.py",
     "Subscription": "runtime/subscriptions.py",
     "Emitted": "runtime/subscriptions.py",
+    "Notifications": "runtime/notifications.py",
+    "PumpedNotification": "runtime/notifications.py",
 }
 """The classes with a facade, and the modules in which they are defined."""
 ITERATORS: Final = {"AsyncGenerator": "Iterator", "AsyncIterator": "Iterator", "AsyncIterable": "AsyncIterable"}

@@ -116,6 +116,8 @@ if TYPE_CHECKING:
     from holdfast.tools import toolset as toolset
     from holdfast.tools.context import Context as Context
     from holdfast.tools.definition import Deferred as Deferred
+    from holdfast.tools.providers import ProvidedTool as ProvidedTool
+    from holdfast.tools.providers import ToolProvider as ToolProvider
     from holdfast.triggers.definition import TriggerOptions as TriggerOptions
     from holdfast.triggers.definition import cron as cron
     from holdfast.triggers.definition import event as event
@@ -171,6 +173,7 @@ _NAMES = {
     "holdfast.tools": "NotDone Tool ToolRetry ToolRetryPolicy Toolset tool toolset",
     "holdfast.tools.context": "Context",
     "holdfast.tools.definition": "Deferred",
+    "holdfast.tools.providers": "ProvidedTool ToolProvider",
     "holdfast.triggers.definition": "TriggerOptions cron event interval watch webhook",
     "holdfast.triggers.service": "Delivery Trigger",
 }

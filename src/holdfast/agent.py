@@ -23,7 +23,7 @@ from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import Budget, Limits
 from holdfast.policy.rules import CLEAN, Decision, Policy, PolicyPart, Subject, Taint, check_agent, decide, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
-from holdfast.tools.definition import Toolset, flatten_tools, subject_of
+from holdfast.tools.definition import Tool, Toolset, flatten_tools, known_tools, subject_of
 from holdfast.tools.definition import ToolSource as GivenTools
 from holdfast.turns.compaction.budget import Compaction, text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
@@ -32,14 +32,16 @@ from holdfast.turns.results import is_background
 from holdfast.turns.state import Rules, Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
     from os import PathLike
     from types import UnionType
 
+    from holdfast.policy.hooks import TurnContext
     from holdfast.sandbox.stubs import Stub
     from holdfast.toolkits.agents import HandoffTool
     from holdfast.tools import AnyTool
+    from holdfast.tools.providers import AnyProvider, TurnTools
 
 
 OutputT = TypeVar("OutputT", default=Any)
@@ -139,6 +141,10 @@ def _problem(path: list[Any], message: str) -> str:
     return f"{place}: {message}" if place else message
 
 
+_D = TypeVar("_D")
+Instruct: TypeAlias = "Callable[[TurnContext[_D]], str | Awaitable[str]]"
+"""Gives instructions for a turn."""
+GivenInstructions: TypeAlias = "str | Instruct[_D] | Sequence[str | Instruct[_D]]"
 Mode: TypeAlias = Literal["tools", "code"]
 """Working mode of a model: it calls tools, or writes programs that call them."""
 UNTRUSTED_NOTE: Final = (
@@ -153,7 +159,7 @@ class AgentChanges(TypedDict, total=False):
 
     name: str
     model: Model | str | Sequence[Model | str]
-    instructions: str
+    instructions: GivenInstructions[Any]
     tools: Sequence[GivenTools[Any]] | Toolset | None
     output: object
     limits: Limits | None
@@ -171,8 +177,10 @@ class AgentChanges(TypedDict, total=False):
 class Agent(Generic[DepsT_contra, OutputT_co]):
     """Model, instructions, tools, output type, limits.
 
-    `model` is a Model or a name such as ``"provider:model"``, or a list of these: the first that works. `tools` are
-    functions, tools, toolsets and lists of these; a plain function becomes a tool that is never silently repeated.
+    `model` is a Model or a name such as ``"provider:model"``, or a list of these: the first that works. `instructions`
+    are text, or a function, sync or async, that gives the text for a turn (`hf.TurnContext`), or a list of these.
+    `tools` are functions, tools, toolsets, tool providers and lists of these; a plain function becomes a tool that is
+    never silently repeated. What functions, filters and providers give is recorded once for each turn.
     `output` is the type of the answer: a pydantic model, a dataclass, any type that pydantic supports, or a JSON
     schema. `settings` are for the model: temperature and the like. A tool call that takes longer than `inline_budget`
     goes to the background, unless the tool says otherwise.
@@ -191,7 +199,7 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         name: str,
         *,
         model: Model | str | Sequence[Model | str],
-        instructions: str = "",
+        instructions: GivenInstructions[DepsT_contra] = "",
         tools: Sequence[GivenTools[DepsT_contra]] | Toolset | None = None,
         output: type[OutputT_co] | UnionType | dict[str, Any] | None = None,
         limits: Limits | None = None,
@@ -211,18 +219,28 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
         """Seconds that the model waits for a call before it goes to the background; None: no limit."""
         self.limits = default_or_given("limits", Limits, limits, "Limits")
-        if type(instructions) is not str or len(instructions) > MAX_INSTRUCTIONS:
-            raise AgentInvalid(name, f"its instructions are not text of at most {MAX_INSTRUCTIONS:,} characters")
+        given = cast("object", instructions)
+        parts = tuple(cast("Sequence[Any]", given if isinstance(given, list | tuple) else (given,)))
+        texts: list[str] = [part for part in parts if type(part) is str]
+        if not all(callable(part) for part in parts if type(part) is not str) or _too_long(texts):
+            wanted = f"text of at most {MAX_INSTRUCTIONS:,} characters, a function of a TurnContext, or a list of these"
+            raise AgentInvalid(name, f"its instructions are not {wanted}")
         if not isinstance(model, (str, Model, list, tuple)):
             raise InvalidArgument("model", model, "a model, a name such as 'provider:model', or a list of them")
         for one in model if isinstance(model, list | tuple) else (model,):
             if isinstance(one, str):
                 check_model_name(one)
-        canonical.check(instructions)
-        self.instructions = instructions
+        canonical.check(texts)
+        self.instructions = join_instructions(texts)
+        """The part of the instructions that is text; functions add theirs for each turn."""
         self.settings = default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
-        self.tools: dict[str, AnyTool] = _tools_by_name(name, () if tools is None else tools)
+        sources = _sources_of(() if tools is None else tools)
+        self.tools: dict[str, AnyTool] = tools_by_name(name, known_tools(sources))
+        """All tools that are known before a turn, by name."""
+        changes = len(texts) < len(parts) or not all(isinstance(each, Tool) for each in sources)
+        self._choices = TurnChoices(name, parts, sources) if changes else None
+        """Set if the agent is defined anew for each turn."""
         if self.tools and any(found.to == name for found in self._prepared.handoffs.values()):
             raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
@@ -252,6 +270,11 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         return model(self._model)
 
     @property
+    def providers(self) -> tuple[str, ...]:
+        """The names of its tool providers. Their tools are known only within a turn, and are not in `tools`."""
+        return tuple(self._prepared.providers)
+
+    @property
     def version(self) -> str:
         """A digest of everything that reaches the model; each turn records it."""
         return self._prepared.version
@@ -273,6 +296,35 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         return PreparedAgent(self)
 
 
+def _too_long(texts: Sequence[str]) -> bool:
+    return sum(map(len, texts)) > MAX_INSTRUCTIONS
+
+
+def join_instructions(texts: Iterable[str]) -> str:
+    """Instructions of several texts."""
+    return "\n\n".join(text for text in texts if text)
+
+
+class TurnChoices:
+    """The parts of an agent that functions, filters and tool providers give for each turn."""
+
+    def __init__(
+        self, agent: str, instructions: tuple[str | Instruct[Any], ...], sources: tuple[AnyTool | TurnTools, ...]
+    ) -> None:
+        self.instructions = instructions
+        self.sources = sources
+        self.providers: dict[str, AnyProvider] = {}
+        for source in sources:
+            for provider in () if isinstance(source, Tool) else source.providers:
+                if self.providers.setdefault(provider.name, provider) is not provider:
+                    raise AgentInvalid(agent, f"it has two tool providers called {provider.name!r}")
+
+    @property
+    def functions(self) -> list[Instruct[Any]]:
+        """The functions that give instructions."""
+        return [part for part in self.instructions if not isinstance(part, str)]
+
+
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a method, with lists as they are now."""
     return {name: given[:] if type(given) is list else given for name, given in arguments.items() if name != "self"}
@@ -289,6 +341,27 @@ def narrow_agent(agent: Agent, *, policy: Policy | None = None, limits: Limits |
     narrow.policy = agent.policy if policy is None else policy
     narrow.limits = agent.limits if limits is None else limits
     return narrow
+
+
+def define_agent(
+    agent: Agent,
+    *,
+    instructions: str | None = None,
+    tools: dict[str, AnyTool] | None = None,
+    model: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Agent:
+    """A copy of `agent` for one turn, with these parts of its definition replaced; `settings` replace single ones."""
+    made = _copy(agent)
+    made._choices = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  see `prepare`
+    made.instructions = agent.instructions if instructions is None else instructions
+    made.tools = agent.tools if tools is None else tools
+    if model is not None:
+        made._model = model  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        vars(made).pop("model", None)
+    if settings:
+        made.settings = msgspec.convert({**msgspec.to_builtins(agent.settings), **settings}, Settings)
+    return made
 
 
 def agent_in_mode(agent: Agent, mode: str | None) -> Agent:
@@ -311,6 +384,13 @@ class PreparedAgent:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.choices = agent._choices  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  see `prepare`
+        """Set if functions, filters or tool providers define the agent for each turn."""
+
+    @property
+    def providers(self) -> Mapping[str, AnyProvider]:
+        """The tool providers of the agent, by name."""
+        return {} if self.choices is None else self.choices.providers
 
     # ---- for the model ----
 
@@ -461,7 +541,7 @@ class PreparedAgent:
         if self._agent.policy is not None:
             return True
         # A turn may be tainted by an input as well as by a tool.
-        return any(each.reaches_out for each in self._tool_subjects.values())
+        return any(each.reaches_out or each.approval for each in self._tool_subjects.values())
 
     @cached_property
     def tracks_taint(self) -> bool:
@@ -498,11 +578,16 @@ def team_of(agent: Agent) -> dict[str, Agent]:
     return found
 
 
-def _tools_by_name(agent: str, tools: object) -> dict[str, AnyTool]:
-    found: dict[str, AnyTool] = {}
+def _sources_of(tools: object) -> tuple[AnyTool | TurnTools, ...]:
     if not isinstance(tools, list | tuple | Toolset):
-        raise InvalidArgument("tools", tools, "a list of functions, tools and toolsets")
-    for made in flatten_tools(cast("object", tools)):
+        raise InvalidArgument("tools", tools, "a list of functions, tools, toolsets and tool providers")
+    return flatten_tools(cast("object", tools))
+
+
+def tools_by_name(agent: str, tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
+    """The tools of an agent by name; `AgentInvalid` if two of them have one name."""
+    found: dict[str, AnyTool] = {}
+    for made in tools:
         if found.setdefault(made.name, made) != made:
             raise AgentInvalid(agent, f"it has two tools called {made.name!r}; give one of them another name")
     return found

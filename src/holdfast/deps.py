@@ -6,7 +6,19 @@ import inspect
 import types
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, cast, final, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    TypeAlias,
+    Union,
+    cast,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from typing_extensions import TypeVar
 
@@ -76,6 +88,19 @@ def deps_type(hint: object) -> object:
     if origin is Annotated:
         return deps_type(args[0])
     return None if not args or args[0] is Any or isinstance(args[0], TypeVar) else args[0]
+
+
+def deps_of_context(function: Callable[..., object]) -> object:
+    """The type of the dependencies in the annotation of the first parameter, a context; None if it names none."""
+    called: Any = getattr(function, "func", function)  # that of a partial
+    if not inspect.isroutine(cast("object", called)):
+        called = type(called).__call__
+    try:
+        hints = get_type_hints(called)
+        first = next(iter(inspect.signature(function).parameters), "")
+    except Exception:  # a name that is only there for type checkers, or no signature
+        return None
+    return deps_type(hints.get(first))
 
 
 def _fits(deps: object, wanted: object) -> bool:

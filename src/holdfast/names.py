@@ -88,6 +88,17 @@ def check_string(what: str, value: object) -> str:
     return value
 
 
+def check_line(what: str, value: object) -> str:
+    """Return a text of one line, which may be empty; raises `InvalidId` for any other value."""
+    text = check_string(what, value)
+    for character in text:
+        if unicodedata.category(character) in {"Cc", "Zl", "Zp"}:
+            raise InvalidId(what, value, f"it has the character U+{ord(character):04X}, and one line is wanted")
+    if text != text.strip():
+        raise InvalidId(what, value, "it begins or ends with white space")
+    return text
+
+
 MAX_INT: Final = 2**62
 """Larger than any time, size, position or count, and safe in every store."""
 
@@ -132,8 +143,10 @@ def default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
 
 PROCESS_PREFIX: Final = "process/"
 TRIGGER_PREFIX: Final = "trigger/"
+PUMP_PREFIX: Final = "pump/"
 TRIGGER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _AGENT_SESSION: Final = re.compile(r"(.+)\.[0-9a-f]{12}", re.DOTALL)
+_PUMP_ID: Final = re.compile(r"pump/[0-9a-f]{20}")
 _TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
 
 
@@ -150,6 +163,11 @@ def is_process_journal(journal: str) -> bool:
 def is_trigger_id(id: str) -> bool:
     """True for the journal of a trigger. No session has such an id."""
     return id.startswith(TRIGGER_PREFIX) and TRIGGER_NAME.fullmatch(id.removeprefix(TRIGGER_PREFIX)) is not None
+
+
+def is_pump_id(id: str) -> bool:
+    """True for the journal of a pump of notifications. No session has such an id."""
+    return _PUMP_ID.fullmatch(id) is not None
 
 
 def agent_session(process: str, key: str) -> str:
@@ -170,5 +188,5 @@ def is_turn_id(id: str) -> bool:
 
 
 def is_session_id(id: str) -> bool:
-    """True for the id of a session: not of a task, a process or a trigger."""
-    return not (is_task_id(id) or is_process_journal(id) or is_trigger_id(id))
+    """True for the id of a session: not of a task, a process, a trigger or a pump."""
+    return not (is_task_id(id) or is_process_journal(id) or is_trigger_id(id) or is_pump_id(id))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, Usage, UserMessage
+from holdfast.runtime import session_records
 from holdfast.testing import ScriptedModel, call, error, reply, text
-from holdfast.turns import fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,8 +74,8 @@ async def play_all(session: hf.Session, kinds: Sequence[str]) -> list[str]:
 
 def fold_often(monkeypatch: pytest.MonkeyPatch, records: int = 1) -> None:
     """Save a fold after each turn, or after so many records."""
-    monkeypatch.setattr(fold, "FOLD_RECORDS", records)
-    monkeypatch.setattr(fold, "_RECORD_BYTES", 10**9)
+    monkeypatch.setattr(session_records, "FOLD_RECORDS", records)
+    monkeypatch.setattr(session_records, "_RECORD_BYTES", 10**9)
 
 
 def state_of(conversation: Conversation) -> dict[str, Any]:

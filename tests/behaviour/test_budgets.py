@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -167,6 +168,27 @@ async def test_another_agent_has_a_budget_of_its_own() -> None:
     async with hf.open(None, agents=[one, two]) as runtime:
         await ran(runtime, one, "one")
         assert (await ran(runtime, two, "two")).status == "completed"
+
+
+async def test_a_runtime_says_what_the_sessions_of_an_agent_have_spent_in_all_and_on_a_day() -> None:
+    clock, agent = ManualClock(), worker()
+    async with hf.open(None, agents=[agent], prices=PRICES, clock=clock) as runtime:
+        first = datetime.fromtimestamp(clock.read().wall / 1000, UTC).date()
+        await ran(runtime, agent, "one")
+        clock.advance(DAY_MS)
+        await ran(runtime, agent, "two")
+        await ran(runtime, agent, "three")
+        found = [await runtime.spent(agent), await runtime.spent("a", day=first), await runtime.spent("nobody")]
+        assert [spend.cost for spend in found] == [60.0, 20.0, 0.0]
+        assert [spend.tool_calls for spend in found] == [3, 1, 0]
+
+
+async def test_spending_has_no_cost_if_the_price_of_a_call_is_not_known() -> None:
+    agent = worker()
+    async with hf.open(None, agents=[agent]) as runtime:
+        await ran(runtime, agent)
+        spent = await runtime.spent(agent)
+    assert (spent.cost, spent.unpriced, spent.input_tokens) == (None, 2, 16)
 
 
 async def test_the_next_day_begins_anew_and_the_whole_goes_on() -> None:

@@ -35,6 +35,12 @@ def flows(shell: Shell) -> Shell:
     return shell
 
 
+def test_arguments_that_have_no_names_are_refused_with_an_example(flows: Shell) -> None:
+    for given in ("Ann", '"Ann"', "[1]", "{"):
+        done = flows("processes", "start", "flows.py:greets", given)
+        assert (done.returncode, "write the arguments by name" in done.stderr) == (2, True), given
+
+
 def test_a_function_is_started_and_its_result_printed(flows: Shell) -> None:
     done = flows("processes", "start", "flows.py:greets", '{"name": "Ann"}')
     assert (done.returncode, done.stdout) == (0, '"hello Ann"\n')

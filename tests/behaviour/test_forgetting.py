@@ -56,7 +56,9 @@ async def test_nothing_of_a_forgotten_session_is_left_in_the_file_or_its_log(tmp
         session = runtime.session("secret-one", agent=agent, metadata={"who": "axolotl"})
         await (await session.send(["hello", hf.File(b"a dugong", "text/plain", name="dugong.txt")])).outcome()
         await runtime.memory("secret-one").put("note", "a dugong")
-        await runtime.memory("secret-one").put("note", "an axolotl")
+        await runtime.memory("secret-one").put(
+            "note", {"kept": ["an axolotl"]}, summary="an axolotl", metadata={"of": "an axolotl"}
+        )
         await runtime.notify("secret-one", "dugong", "axolotl", expires=None, key="secret-one")
         assert [word for word in words if word not in bytes_in(tmp_path)] == []
     async with hf.open(tmp_path / "store.db", agents=[agent], mirror=False) as runtime:

@@ -124,16 +124,18 @@ STREAMS: dict[str, Callable[[hf.Runtime, hf.Turn], AsyncIterator[hf.Event]]] = {
 
 @pytest.mark.parametrize("which", STREAMS)
 async def test_text_is_read_in_another_process_while_the_model_still_writes(tmp_path: Path, which: str) -> None:
-    gate = Gate()
-    agent = _played("one ", gate, "two")
+    first, second = Gate(), Gate()
+    agent = _played("one ", first, "two ", second, "three")
     path = tmp_path / "s.db"
     async with hf.open(path, agents=[agent]) as driver, hf.open(path, drive=False) as web:
         turn = await driver.session("s", agent=agent).send("hello")
         events = STREAMS[which](web, turn)
         seen = await _until(events, _says("one "))
-        gate.opened.set()
+        first.opened.set()
+        seen += await _until(events, _says("two "))  # no record comes with it
+        second.opened.set()
         seen += await _until(events, _ends)
-        assert _text(seen) == "one two"
+        assert _text(seen) == "one two three"
         assert _gaps(seen) == []
 
 

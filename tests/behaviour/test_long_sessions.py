@@ -13,12 +13,17 @@ from tests.behaviour.talk import at_rest
 
 import holdfast as hf
 from holdfast.records import Ended
-from holdfast.runtime.session_records import MOST_RECENT, MOST_RECENT_BYTES, RecentConversations, read_conversation
+from holdfast.runtime.session_records import (
+    FOLD_RECORDS,
+    MOST_RECENT,
+    MOST_RECENT_BYTES,
+    RecentConversations,
+    read_conversation,
+)
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.rows import SqliteReader
 from holdfast.testing import ScriptedModel, call, check, text
 from holdfast.turns.conversation import Conversation
-from holdfast.turns.fold import FOLD_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

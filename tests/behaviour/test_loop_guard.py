@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -176,6 +177,36 @@ async def test_a_result_that_changes_once_begins_the_count_anew() -> None:
     model = ScriptedModel([*[call("state")] * 7, text("Done.")])
     assert (await hf.run(hf.Agent("agent", model=model, tools=[state]), "go")).text == "Done."
     assert notes(model.requests[-1].messages) == []
+
+
+async def test_a_call_that_is_interrupted_again_and_again_by_the_end_of_its_process_is_no_loop(tmp_path: Path) -> None:
+    reached, interruptions = asyncio.Event(), 7
+
+    @hf.tool
+    async def build() -> str:
+        """Build the project."""
+        if interruptions:
+            reached.set()
+            await asyncio.Event().wait()
+        return "built"
+
+    def answer(request: hf.ModelRequest) -> Any:
+        last = request.messages[-1]
+        built = isinstance(last, ToolMessage) and last.results[0].state == "ok"
+        return text("Done.") if built else call("build")
+
+    agent = hf.Agent("agent", model=ScriptedModel(answer), tools=[build], policy=[hf.allow("*")])
+    while interruptions:
+        async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+            await runtime.session("s", agent=agent).send("Build it.", key="k")
+            await asyncio.wait_for(reached.wait(), SOON)
+            reached.clear()
+            interruptions -= 1
+            await runtime.close(grace=0)
+    async with hf.open(tmp_path / "s.db", agents=[agent]) as runtime:
+        session = runtime.session("s")
+        assert (await session.turn("t1").outcome(timeout=SOON)).text == "Done."
+        assert notes(tuple(await session.history())) == []
 
 
 async def test_the_guard_can_be_switched_off() -> None:

@@ -137,6 +137,53 @@ def test_set_writes_an_argument_or_standard_input(remembering: Shell) -> None:
     assert values(remembering) == {"a": "one\n", "b": "two", "c": "three\n"}
 
 
+def test_set_writes_json_with_a_summary_and_metadata(remembering: Shell) -> None:
+    more = ("--parse", "--summary", "the sizes", "--metadata", '{"from":"crm"}')
+    remembering("memory", "set", "notes", "b", '{"shoe":38}', *more)
+    assert remembering("memory", "get", "notes", "b").stdout == '{\n  "shoe": 38\n}'
+    entry = remembering.json("memory", "get", "notes", "b")
+    assert (entry["value"], entry["summary"], entry["metadata"]) == ({"shoe": 38}, "the sizes", {"from": "crm"})
+    (line,) = [line for line in remembering("memory", "ls", "notes").stdout.splitlines() if line.startswith("b ")]
+    assert line.endswith("the sizes")
+    assert "the sizes" in remembering("memory", "get", "notes", "b", "--history").stdout
+    assert "notes/b" in remembering("memory", "search", "sizes").stdout
+
+
+@pytest.mark.parametrize(
+    "given", [("{", "--parse"), ("null", "--parse"), ("x", "--metadata", "[1]"), ("x", "--summary", " ")]
+)
+def test_set_of_what_can_not_be_stored_is_one_line_and_exit_code_2(remembering: Shell, given: tuple[str, ...]) -> None:
+    done = remembering("memory", "set", "notes", "b", *given)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert values(remembering) == {"a": "one\n"}
+
+
+def test_json_summary_and_metadata_are_exported_and_imported(remembering: Shell) -> None:
+    more = ("--parse", "--summary", "the sizes", "--metadata", '{"from":"crm"}')
+    remembering("memory", "set", "notes", "b", "[1]", *more)
+    before = remembering.json("memory", "get", "notes", "b")
+    export = remembering("memory", "export").stdout
+    again = remembering("memory", "import", "-", stdin=export)
+    assert again.stdout == "0 written, 2 there already\n"
+    remembering("memory", "set", "notes", "b", "[1]", "--parse")
+    other = remembering("memory", "import", "-", stdin=export)
+    assert (other.returncode, "notes/b has another value" in other.stderr) == (1, True)
+    remembering("memory", "import", "-", "--overwrite", stdin=export)
+    after = remembering.json("memory", "get", "notes", "b")
+    assert [after[name] == before[name] for name in ("value", "summary", "metadata")] == [True] * 3
+
+
+def test_edit_shows_json_and_summary_in_a_front_matter(remembering: Shell) -> None:
+    remembering("memory", "set", "notes", "b", '{"shoe":38}', "--parse", "--summary", "sizes")
+    script = editor(remembering, """sed -i 's/38/39/; s/summary: .*/summary: new sizes/' "$1" """)
+    assert remembering("memory", "edit", "notes", "b", EDITOR=script, VISUAL="").returncode == 0
+    entry = remembering.json("memory", "get", "notes", "b")
+    assert (entry["value"], entry["summary"]) == ({"shoe": 39}, "new sizes")
+    bad = remembering("memory", "edit", "notes", "b", EDITOR=editor(remembering, "sed -i 's/39//' \"$1\""), VISUAL="")
+    assert (bad.returncode, "no JSON" in bad.stderr, "your text is in" in bad.stderr) == (2, True, True)
+    assert remembering.json("memory", "get", "notes", "b") == entry
+
+
 def test_set_that_expects_another_version_is_refused(remembering: Shell) -> None:
     done = remembering("memory", "set", "notes", "a", "two", "--expect", "0")
     assert done.returncode == 2
@@ -192,7 +239,7 @@ def test_an_import_does_not_overwrite_unless_it_is_told_to(remembering: Shell) -
     put(remembering, "notes", "a", "two")
     done = remembering("memory", "import", "-", stdin=export)
     assert (done.returncode, values(remembering)) == (1, {"a": "two"})
-    assert "notes/a has another text" in done.stderr
+    assert "notes/a has another value" in done.stderr
     done = remembering("memory", "import", "-", "--overwrite", stdin=export)
     assert (done.returncode, values(remembering)) == (0, {"a": "one\n"})
 

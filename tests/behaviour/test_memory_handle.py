@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import pydantic
 import pytest
 
-from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict, MemoryCorrupt
+from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict, MemoryCorrupt, MemoryMisfit
 from holdfast.memory import Memory
 from holdfast.store import Store, StoreLimits, open_store
 from holdfast.testing import ManualClock
@@ -30,6 +33,91 @@ async def test_what_was_put_is_there(store: Store) -> None:
     put = await memory.put("a", "one")
     assert await memory.get("a") == put
     assert (put.version, put.by) == (1, "host")
+
+
+class Sizes(msgspec.Struct):
+    shoe: float
+
+
+class Address(pydantic.BaseModel):
+    city: str
+
+
+@dataclass
+class Person:
+    name: str
+    address: Address
+
+
+async def test_a_value_is_read_as_the_type_that_is_asked_for(store: Store) -> None:
+    memory = Memory(store, "notes")
+    given = (Sizes(38.5), Address(city="Rome"), Person("Ada", Address(city="Rome")), [1, 2], "text", date(2026, 1, 2))
+    for value in given:
+        await memory.put("k", value)
+        entry = await memory.get("k", returns=type(value))
+        assert entry is not None
+        assert (entry.value, entry.key) == (value, "k")
+    assert await memory.get("nothing", returns=Sizes) is None
+
+
+async def test_a_value_of_another_type_than_asked_for_is_a_named_error(store: Store) -> None:
+    memory = Memory(store, "notes")
+    await memory.put("k", {"shoe": "wide"})
+    with pytest.raises(MemoryMisfit, match=r"the memory 'k' of 'notes' is no .*Sizes.*without `returns`") as caught:
+        await memory.get("k", returns=Sizes)
+    assert (caught.value.scope, caught.value.key) == ("notes", "k")
+    with pytest.raises(MemoryMisfit):
+        await memory.get("k", returns=int)
+
+
+async def test_a_rewrite_and_a_copy_keep_summary_and_metadata_and_a_put_does_not(store: Store) -> None:
+    memory = Memory(store, "notes")
+    entry = await memory.put("a", {"n": 1}, summary="numbers", metadata={"from": "crm"})
+    entry = await memory.rewrite(entry, {"n": 2})
+    assert (entry.value, entry.summary, entry.metadata) == ({"n": 2}, "numbers", {"from": "crm"})
+    entry = await memory.rewrite(entry, entry.value, summary="more numbers", metadata={})
+    assert (entry.value, entry.summary, entry.metadata) == ({"n": 2}, "more numbers", {})
+    copied = await memory.copy(entry, "b")
+    assert (copied.value, copied.summary) == ({"n": 2}, "more numbers")
+    assert (await memory.put("a", "text")).summary == ""
+
+
+async def test_what_counts_against_a_scope_includes_summary_and_metadata(store: Store) -> None:
+    memory = Memory(store, "notes")
+    await memory.put("k", "four", summary="five5", metadata={"a": 1})
+    (scope,) = await store.memory_scopes()
+    assert scope.bytes == len("kfourfive5") + len('{"a":1}')
+
+
+async def test_damaged_details_do_not_pass_for_sound_ones(tmp_path: Path) -> None:
+    changes = ("is_json = 0", "is_json = 1, value = '{'", "summary = 'x'", "metadata = NULL", "metadata = '[]'")
+    for n, change in enumerate(changes):
+        path = tmp_path / f"{n}.db"
+        async with open_store(path) as made:
+            await Memory(made, "notes").put("a", [1], summary="one", metadata={"a": 1})
+            await Memory(made, "notes").put("b", "sound")
+        db = sqlite3.connect(path)
+        db.execute(f"UPDATE memories SET {change} WHERE key = 'a'")
+        db.commit()
+        db.close()
+        async with open_store(path) as opened:
+            memory = Memory(opened, "notes")
+            with pytest.raises(MemoryCorrupt):
+                await memory.get("a")
+            assert ([entry.key for entry in await memory.list()], await memory.damaged()) == (["b"], ["a"])
+            assert (await memory.put("a", [2])).value == [2]
+
+
+async def test_a_damaged_value_in_the_history_is_shown_as_it_is(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "s.db") as made:
+        await Memory(made, "notes").put("a", [1])
+    db = sqlite3.connect(tmp_path / "s.db")
+    db.execute("UPDATE memory_changes SET value = '[1', metadata = '5'")
+    db.commit()
+    db.close()
+    async with open_store(tmp_path / "s.db") as opened:
+        (change,) = await Memory(opened, "notes").history("a")
+        assert (change.value, change.metadata) == ("[1", {})
 
 
 async def test_scopes_do_not_see_each_other(store: Store) -> None:

@@ -25,6 +25,7 @@ from holdfast.memory import Memory, MirrorBusy, MirrorUnavailable
 from holdfast.memory import folder as folder_module
 from holdfast.memory.decisions import INDEX_NAME, MirrorReport
 from holdfast.memory.folder import MirrorFolder
+from holdfast.memory.front_matter import file_text, parse_file
 from holdfast.memory.mirror import Mirror
 from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.store.paths import memory_folder
@@ -64,7 +65,7 @@ class World:
 
     def files(self) -> dict[str, str]:
         found = (self.folder / SCOPE).glob("*.md")
-        return {path.name.removesuffix(".md"): path.read_text(encoding="utf-8") for path in found}
+        return {path.name.removesuffix(".md"): path.read_bytes().decode() for path in found}
 
 
 @pytest.fixture
@@ -187,6 +188,94 @@ async def test_a_file_with_a_byte_order_mark_is_taken_in_without_it_and_left_as_
     assert await world.value("a") == "text"
     assert world.path("a").read_bytes() == b"\xef\xbb\xbftext"
     assert again == MirrorReport()
+
+
+async def test_a_json_value_a_summary_and_metadata_are_in_a_front_matter(world: World) -> None:
+    await world.memory.put("a", {"shoe": 38}, summary='the "sizes"', metadata={"from": "crm"})
+    await world.memory.put("b", "text", summary="short")
+    await world.mirror.sync()
+    head = '---\nmemory: json\nsummary: "the \\"sizes\\""\nmetadata: {"from":"crm"}\n---\n'
+    assert world.files() == {
+        "a": f'{head}{{\n  "shoe": 38\n}}\n',
+        "b": '---\nmemory: text\nsummary: "short"\n---\ntext',
+    }
+
+
+async def test_an_edit_of_a_front_matter_is_taken_in_and_the_file_stays_as_it_was_written(world: World) -> None:
+    await world.memory.put("a", "text")
+    await world.mirror.sync()
+    text = "---\r\nmemory: json\r\nsummary:   likes green \r\nmetadata: {}\r\n---\r\n\r\n[1,\r\n2]"
+    world.path("a").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    await world.mirror.sync()
+    entry = await world.memory.get("a")
+    assert entry is not None
+    assert (entry.value, entry.summary, entry.metadata) == ([1, 2], "likes green", {})
+    assert (await world.mirror.sync()) == MirrorReport()
+    assert world.path("a").read_bytes() == b"\xef\xbb\xbf" + text.encode()
+
+
+async def test_a_text_that_looks_like_a_front_matter_of_memory_stays_a_text(world: World) -> None:
+    await world.memory.put("a", "---\nmemory: json\n---\n{")
+    await world.memory.put("b", "---\ntitle: x\n---\ntext")
+    longest, too_long = (f"---{' ' * spaces}\r\nmemory: json\n---\n[" for spaces in (20, 21))
+    await world.memory.put("c", longest)
+    await world.memory.put("d", too_long)
+    await world.memory.put("e", "---\nmemory: text\nsummary: x\n---\ntext")
+    await world.mirror.sync()
+    (world.folder / INDEX_NAME).unlink()
+    report = await world.mirror.sync()
+    assert (report.refused, report.conflicts) == ((), ())
+    texts = {"a": "---\nmemory: json\n---\n{", "b": "---\ntitle: x\n---\ntext", "c": longest, "d": too_long}
+    texts["e"] = "---\nmemory: text\nsummary: x\n---\ntext"
+    assert await world.values() == texts
+    assert world.path("b").read_text(encoding="utf-8") == "---\ntitle: x\n---\ntext"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("---\nmemory: json\n---\n{", "the text after it is no JSON"),
+        ("---\nmemory: json\n---\nnull", "is null or a text"),
+        ("---\nmemory: json\n---\n1e999", "no JSON that can be stored"),
+        ("---\nmemory: json\n---\n" + "[" * 10_000, "no JSON that can be stored"),
+        ("---\nmemory: yaml\n---\n{}", "text or json is wanted"),
+        ("---\nmemory: text\nsumary: x\n---\n", "it is none of memory, summary and metadata"),
+        ("---\nmemory: text\nmemory: text\n---\n", "it comes twice"),
+        ("---\nmemory: text\nmetadata: [1]\n---\n", "metadata is no JSON object"),
+        ("---\nmemory: text\nmetadata: {a: 1}\n---\n", "metadata is no JSON"),
+        ('---\nmemory: text\nsummary: "x\n---\n', "the summary"),
+        ("---\nmemory: text\nsummary: a\x07b\n---\n", "the summary"),
+        ("---\nmemory: text\nsummary: x\n", "no line '---' ends it"),
+        (f"---\nmemory: text\nsummary: {'x' * 501}\n---\n", "the summary is 501 bytes"),
+    ],
+)
+async def test_a_file_that_can_t_be_read_is_refused_with_its_reason_and_nothing_is_lost(
+    world: World, text: str, reason: str
+) -> None:
+    await world.memory.put("a", [1], summary="one")
+    await world.mirror.sync()
+    world.edit("a", text)
+    (refused,) = (await world.mirror.sync()).refused
+    assert refused.path == "notes/a.md"
+    assert reason in refused.reason
+    await world.memory.put("b", "goes on")
+    await world.mirror.sync()
+    assert world.files() == {"a": text, "b": "goes on"}
+    assert await world.values() == {"a": [1], "b": "goes on"}
+    world.edit("a", "mended")
+    await world.mirror.sync()
+    assert await world.values() == {"a": "mended", "b": "goes on"}
+
+
+async def test_the_largest_entry_has_a_file(tmp_path: Path) -> None:
+    async with open_store(None, limits=StoreLimits(memory_bytes=1_000)) as store:
+        world = World(store, tmp_path)
+        more = {"k": "x" * (store.limits.memory_metadata_bytes - 8)}
+        await world.memory.put("a", "---\nmemory:" + "x" * 989, summary='"' * 500, metadata=more)
+        assert (await world.mirror.sync()).refused == ()
+        world.path("a").write_text(world.files()["a"].replace("xxx", "yyy", 1), encoding="utf-8")
+        await world.mirror.sync()
+        assert "yyy" in str(await world.memory.get("a"))
 
 
 async def test_when_nothing_has_changed_nothing_is_written(world: World) -> None:
@@ -636,43 +725,62 @@ PLANS = st.lists(
 )
 
 
+BY_HAND = (
+    "text {}",
+    '---\nmemory:json\nsummary: about "it"\n---\n[\n    {}\n]',
+    '---\r\nmemory: text\r\nmetadata: {{ "n": {} }}\r\n---\r\ntext\r\n',
+    "---\ntitle: {}\n---\n",
+)
+"""Files as people write them."""
+
+
+def files_as_written(world: World) -> dict[str, str]:
+    """The files, as the mirror would write them."""
+    return {key: parse_file(text).text for key, text in world.files().items()}
+
+
+async def entries_as_written(world: World) -> dict[str, str]:
+    """The entries, as the mirror would write them."""
+    return {entry.key: file_text(entry) async for entry in world.memory.entries()}
+
+
 class Interleaving:
-    """Texts that are all different, on both sides, and what becomes of them."""
+    """Texts that are all different, on both sides, and what becomes of them. Some have a summary, some are JSON."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.texts = (f"text {number}" for number in itertools.count())
+        self.numbers = itertools.count()
         self.given: set[str] = set()
         """Texts that somebody removed or overwrote on purpose, in the place where they were."""
 
     async def all_texts(self) -> set[str]:
         """Every text that is anywhere: in a file, in an entry, in a history."""
-        found = set(self.world.files().values())
+        found = set(files_as_written(self.world).values())
         folder = self.world.folder / SCOPE
         hidden = list(folder.glob(".holdfast-*.old")) if folder.exists() else []
-        found |= {path.read_text(encoding="utf-8") for path in hidden}
-        async for entry in self.world.memory.entries():
-            found.add(entry.value)
-        keys = {*KEYS, *(await self.world.values())}
-        for key in keys:
-            found |= {change.value for change in await self.world.memory.history(key) if change.value is not None}
-        return found
+        found |= {parse_file(path.read_bytes().decode()).text for path in hidden}
+        entries = await entries_as_written(self.world)
+        for key in {*KEYS, *entries}:
+            changes = await self.world.memory.history(key)
+            found |= {file_text(change) for change in changes if change.value is not None}
+        return found | set(entries.values())
 
     def edit(self, key: str) -> str:
         path = self.world.path(key)
         if path.exists():
-            self.given.add(path.read_text(encoding="utf-8"))
-        text = next(self.texts)
+            self.given.add(parse_file(path.read_bytes().decode()).text)
+        number = next(self.numbers)
+        text = BY_HAND[number % len(BY_HAND)].format(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name("#edited#")
         beside.write_text(text, encoding="utf-8")
         beside.rename(path)
-        return text
+        return parse_file(text).text
 
     def unlink(self, key: str) -> None:
         path = self.world.path(key)
         if path.exists():
-            self.given.add(path.read_text(encoding="utf-8"))
+            self.given.add(parse_file(path.read_bytes().decode()).text)
             path.unlink()
 
     async def step(self, what: str, key: str) -> None:
@@ -682,7 +790,9 @@ class Interleaving:
             case "unlink":
                 self.unlink(key)
             case "put":
-                await self.world.memory.put(key, next(self.texts))
+                number = next(self.numbers)
+                value = [f"text {number}", {"text": number}, f"---\nmemory: {number}"][number % 3]
+                await self.world.memory.put(key, value, summary=["", f"about {number}"][number % 2])
             case "delete":
                 await self.world.memory.delete(key)
             case _:
@@ -726,7 +836,7 @@ async def _play(plan: Sequence[tuple[tuple[str, str], int, str]], folder: Path) 
                 await playing.step(what, key)
         await playing.sync(0, "")
         await playing.sync(0, "")
-        assert world.files() == await world.values(), "both sides are not the same in the end"
+        assert files_as_written(world) == await entries_as_written(world), "both sides are not the same in the end"
         assert not world.leftovers()
     return reached
 

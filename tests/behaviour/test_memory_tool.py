@@ -110,6 +110,61 @@ async def test_a_search_shows_only_the_best_files(commands: MemoryCommands, note
     assert "Only the best 20" in found[-1]
 
 
+async def test_a_model_writes_a_summary_and_reads_it_in_the_list(notes: Memory) -> None:
+    await notes.put("people:bob", "likes red", summary="about Bob\u202e", metadata={"crm": "hidden"})
+    said = await _ask(
+        memory(notes),
+        call("memory", command="create", path="/memories/ada.md", file_text="likes green", summary=" about\nAda "),
+        call("memory", command="str_replace", path="/memories/ada.md", old_str="green", new_str="blue"),
+        call("memory", command="view"),
+        call("memory", command="summarize", path="/memories/ada.md", summary="what Ada likes"),
+        call("memory", command="view", path="/memories/ada.md"),
+        call("memory", command="search", query="what"),
+        call("memory", command="view", path="/memories/people/bob.md"),
+        call("memory", command="summarize", path="/memories/ada.md"),
+    )
+    assert "      10\t/memories/ada.md\tabout Ada\n" in said[2]
+    assert "\t/memories/people/bob.md\tabout Bob" in said[2]
+    assert "\u202e" not in said[2]
+    assert " about\twhat Ada likes\n     1\tlikes blue" in said[4]
+    assert "/memories/ada.md: what Ada likes" in said[5]
+    assert "hidden" not in said[2] + said[6]
+    assert "summarize needs summary" in said[7]
+
+
+async def test_a_model_writes_and_edits_json(notes: Memory) -> None:
+    said = await _ask(
+        memory(notes),
+        call("memory", command="create", path="/memories/sizes.json", file_text='{"shoe":38,"hat":[1]}'),
+        call("memory", command="view", path="/memories/sizes.json"),
+        call("memory", command="str_replace", path="/memories/sizes.json", old_str="38", new_str="39"),
+        call("memory", command="insert", path="/memories/sizes.json", insert_line=1, insert_text='"coat": 4,'),
+        call("memory", command="view"),
+        call("memory", command="rename", old_path="/memories/sizes.json", new_path="/memories/people/ada.json"),
+    )
+    assert '     1\t{\n     2\t  "shoe": 38,\n     3\t  "hat": [\n' in said[1]
+    assert "Edited /memories/sizes.json." in said[2]
+    assert "\t/memories/sizes.json\n" in said[4]
+    assert "Renamed /memories/sizes.json to /memories/people/ada.json." in said[5]
+    entry = await notes.get("people:ada")
+    assert entry is not None
+    assert entry.value == {"shoe": 39, "hat": [1], "coat": 4}
+
+
+async def test_an_edit_after_which_a_json_file_has_no_json_changes_nothing(notes: Memory) -> None:
+    await notes.put("a", {"n": 1})
+    said = await _ask(
+        memory(notes),
+        call("memory", command="str_replace", path="/memories/a.json", old_str="1", new_str=""),
+        call("memory", command="create", path="/memories/b.json", file_text="text"),
+        call("memory", command="create", path="/memories/a.json", file_text="[]"),
+    )
+    assert "'/memories/a.json' was not changed: its text is no JSON" in said[0]
+    assert "'/memories/b.json' was not changed: its text is no JSON" in said[1]
+    assert "'/memories/a.json' exists already" in said[2]
+    assert [entry.value for entry in await notes.list()] == [{"n": 1}]
+
+
 async def test_a_change_names_the_call_that_made_it(notes: Memory) -> None:
     await _ask(memory(notes), call("memory", command="create", path="/memories/a.md", file_text="x"))
     entry = await notes.get("a")
@@ -310,8 +365,8 @@ async def test_rename_does_not_overwrite(commands: MemoryCommands, notes: Memory
 class Meddling(Memory):
     """A memory in which somebody else writes right after every read."""
 
-    async def get(self, key: str) -> Any:
-        entry = await super().get(key)
+    async def get(self, key: str, *, returns: type[Any] | None = None) -> Any:
+        entry = await super().get(key, returns=returns)
         await Memory(self._store, self.scope).put(key, "theirs")
         return entry
 

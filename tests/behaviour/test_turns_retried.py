@@ -205,6 +205,22 @@ async def test_the_same_key_is_the_same_fork(shop: Shop) -> None:
             await turn.retry(from_step=2, key="k")
 
 
+async def test_the_key_of_a_retry_in_the_session_is_refused_for_one_in_a_fork_and_the_other_way_round(
+    shop: Shop,
+) -> None:
+    agent = shop.agent([DOWN, DOWN, text("done")])
+    async with hf.open(None, agents=[agent]) as runtime:
+        failed = await _ended(runtime, agent)
+        fork = await failed.retry(from_step=1, key="fork")
+        with pytest.raises(hf.errors.KeyConflict):
+            await failed.retry(key="fork")
+        again = await failed.retry(key="again")
+        with pytest.raises(hf.errors.KeyConflict):
+            await failed.retry(from_step=1, key="again")
+        assert (await failed.retry(key="again")).id == again.id
+        assert (await failed.retry(from_step=1, key="fork")).session == fork.session
+
+
 async def test_a_step_that_the_turn_does_not_have_is_refused(shop: Shop) -> None:
     agent = shop.agent([text("done")])
     async with hf.open(None, agents=[agent]) as runtime:

@@ -105,6 +105,9 @@ class NotificationTable:
     def claimed_by_run(self, journal: str, run: str) -> list[Notification]:
         return [found for found in self._of(journal) if found.state == "claimed" and found.run == run]
 
+    def claimed_by_pump(self, journal: str) -> list[Notification]:
+        return [found for found in self._of(journal) if found.state == "claimed" and found.input is None]
+
     def has_ready(self, journal: str, now: int) -> bool:
         return any(may_carry(found, now) for found in self._of(journal))
 
@@ -130,6 +133,11 @@ class NotificationTable:
     # ---- reading ----
 
     get = find
+
+    def next_due_of(self, journal: str, now: int) -> int | None:
+        return min(
+            (found.due for found in self._of(journal) if found.state == "queued" and found.due > now), default=None
+        )
 
     def next(self, journal: str, now: int, limit: int) -> list[Notification]:
         ready = [found for found in self._of(journal) if may_carry(found, now)]
@@ -173,7 +181,7 @@ class MemoryTable:
         return changes[-1].version if changes else 0
 
     def usage(self, scope: str, now: int) -> MemoryScope:
-        sizes = [size_of(entry.key, entry.value) for entry in self._living(now) if entry.scope == scope]
+        sizes = [size_of(entry) for entry in self._living(now) if entry.scope == scope]
         return MemoryScope(scope, len(sizes), sum(sizes))
 
     def put(self, entry: MemoryEntry) -> None:
@@ -195,7 +203,7 @@ class MemoryTable:
         for changes in self._changes.values():
             for place, change in enumerate(changes):
                 if change.value is not None and is_forgotten(change, now) and forgotten < limit:
-                    changes[place] = replace(change, value=None)
+                    changes[place] = replace(change, value=None, summary="", metadata={})
                     forgotten += 1
         return forgotten
 
@@ -211,7 +219,8 @@ class MemoryTable:
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         chosen = (entry for entry in self._living(now) if scope in (None, entry.scope))
         return _memory_page(
-            [entry for entry in chosen if all(word in f"{entry.key}\n{entry.value}" for word in words)], limit
+            [entry for entry in chosen if all(word in f"{entry.key}\n{entry.text}\n{entry.summary}" for word in words)],
+            limit,
         )
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 SESSION: Final = "s"
 COMPLETED: Final = "acknowledged as completed"
 KEYS: Final = ("done", "lost", "both")
+BELOW: Final = "below"
+
+
+@hf.process
+async def parent(ctx: hf.ProcessContext) -> object:
+    return await ctx.wait("editor")
 
 
 def make_agent() -> hf.Agent:
@@ -41,13 +47,17 @@ async def _end(folder: Path, key: str, item: ExternalWork) -> None:
 async def work(folder: Path) -> None:
     """All of it, from wherever an earlier process was."""
     agent = make_agent()
-    async with hf.open(folder / "store.db", agents=[agent]) as runtime:
+    async with hf.open(folder / "store.db", agents=[agent], processes=[parent]) as runtime:
         await (await runtime.session(SESSION, agent=agent).send("hello", key="hello")).outcome()
         items: dict[str, Any] = {}
         for key in KEYS:
             items[key] = await runtime.processes.external(title=key, key=key, session=SESSION)
             await items[key].progress("begun", 0.5)
             await _end(folder, key, items[key])
+        above = await runtime.start(parent, id="p")
+        items[BELOW] = await runtime.processes.external(title=BELOW, key=BELOW, parent=above)
+        await above.cancel("enough")
+        items["p"] = above
         while {"running", "waiting"} & {await item.status() for item in items.values()}:
             await runtime.store.changed(runtime.store.version, 0.02)
         while await runtime.store.notifications(SESSION, "queued") or await runtime.store.pending(SESSION):

@@ -13,8 +13,8 @@ from forking import serve
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, Usage
+from holdfast.runtime import session_records
 from holdfast.testing import ScriptedModel, call, reply, text
-from holdfast.turns import fold
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,8 +58,8 @@ def _note(folder: Path, line: str) -> None:
 
 async def work(folder: Path) -> None:
     """All turns, to their ends; whatever was interrupted goes on."""
-    fold.FOLD_RECORDS = RECORDS  # a fold every other turn
-    fold._RECORD_BYTES = 10**9  # pyright: ignore[reportPrivateUsage]
+    session_records.FOLD_RECORDS = RECORDS  # a fold every other turn
+    session_records._RECORD_BYTES = 10**9  # pyright: ignore[reportPrivateUsage]
     agent = agent_in(folder)
     async with hf.open(folder / "store.db", agents=[agent], mirror=False, lease_ms=1_000) as runtime:
         session = runtime.session(SESSION, agent=agent)

@@ -23,6 +23,7 @@ async def _laws(folder: Path) -> list[str]:
     async with hf.open(folder / "store.db", drive=False) as runtime:
         problems = [str(found) for found in await check(runtime.store)]
         lines = {line.title: line for line in await runtime.processes.list(name="external")}
+        above = await runtime.processes.line("p")
         told = Counter(found.source for found in await runtime.store.notifications(scenario.SESSION))
     ends = {title: line.status for title, line in lines.items()}
     allowed = {"completed"} if (folder / scenario.COMPLETED).exists() else {"completed", "cancelled"}
@@ -30,6 +31,9 @@ async def _laws(folder: Path) -> list[str]:
         problems.append(f"they ended as {ends}")
     if len(told) != len(scenario.KEYS) or set(told.values()) != {1}:
         problems.append(f"the session was notified {told}")
+    below = lines.pop(scenario.BELOW)
+    if (above.status, below.status, above.children, below.parent) != ("cancelled", "cancelled", (below.id,), "p"):
+        problems.append(f"the parent ended as {above}, its item as {below}")
     if any(line.fraction != 0.5 for title, line in lines.items() if title != "both"):
         problems.append("progress was lost")
     return problems
@@ -45,7 +49,7 @@ async def test_without_a_kill_every_law_holds(workers: Forks, tmp_path: Path) ->
 
 def test_the_scenario_reaches_the_crash_points_of_work_items(points: list[str]) -> None:
     named = {point.partition(":")[0] for point in points}
-    assert {"external.accepted", "external.progressed", "process.before_end"} <= named
+    assert {"external.accepted", "external.adopted", "external.progressed", "process.before_end"} <= named
 
 
 async def test_a_kill_at_each_named_point_leaves_one_end(workers: Forks, points: list[str], tmp_path: Path) -> None:

@@ -6,15 +6,16 @@ import grp
 import os
 import pwd
 import shutil
-import signal
 import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import opening_scenario as scenario
 import pytest
-import workers
+from forking import error_in
+from killing import KILLED, MAKING
 
 from holdfast import open_store
 from holdfast.errors import StoreForeign, StoreRefused, StoreTooNew, StoreUnsafe, StoreUntrusted
@@ -25,6 +26,8 @@ from holdfast.testing import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from forking import Forks
 
 
 async def _open(path: Path) -> None:
@@ -316,23 +319,15 @@ def test_a_file_system_without_locks_is_refused() -> None:
 # ---- killed while it was made ----------------------------------------------------------------------------------------
 
 
-def _creation_points(directory: Path) -> list[str]:
-    """The crash points that making a store comes to, in order, each with its count."""
-    trace = directory / "trace"
-    done = workers.run("create", directory / "traced.db", env={"HOLDFAST_CRASH_TRACE": str(trace)})
-    assert done.returncode == 0, done.stderr
-    reached = trace.read_text(encoding="ascii").split()
-    points = [f"{name}:{reached[: at + 1].count(name)}" for at, name in enumerate(reached)]
-    return [point for point in points if point.startswith(("store.created", "store.migra", "store.key"))]
-
-
-async def test_a_kill_at_every_point_of_making_a_store_leaves_one_that_opens(tmp_path: Path) -> None:
-    points = _creation_points(tmp_path)
-    assert {"store.created:1", "store.key_made:1", "store.migration.before_commit:1"} <= set(points)
-    for number, point in enumerate(points):
-        database = tmp_path / str(number) / "store.db"
-        done = workers.run("create", database, env={"HOLDFAST_CRASH_AT": point})
-        assert done.returncode == -signal.SIGKILL, f"it was not killed at {point}: {done.stderr}"
-        async with open_store(database) as store:
+async def test_a_kill_at_every_point_of_making_a_store_leaves_one_that_opens(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    making = [point for point in points if point.startswith(MAKING)]
+    assert {"store.created:1", "store.key_made:1", "store.migration.before_commit:1"} <= set(making)
+    for number, point in enumerate(making):
+        folder = tmp_path / str(number)
+        status = workers.run(folder, HOLDFAST_CRASH_AT=point)
+        assert status == KILLED, f"it was not killed at {point}: {error_in(folder)}"
+        async with open_store(folder / scenario.STORE) as store:
             await store.open_journal("j")
             assert await check(store) == [], point

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import opening_scenario as scenario
 import pytest
-import workers
+from forking import error_in
+from killing import KILLED
 
 import holdfast as hf
 from holdfast.errors import JournalCorrupt, StoreRefused
@@ -27,6 +28,8 @@ from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, tex
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from forking import Forks
 
     from holdfast.records import Record
 
@@ -48,13 +51,13 @@ async def _store_of_schema(version: int, path: Path) -> None:
     _as_of_schema(version, path)
 
 
-def _as_of_schema(version: int, path: Path) -> None:
-    """Put all that a store has into the tables of an older schema, beside it."""
+def _as_of_schema(version: int, path: Path, *tables: str) -> None:
+    """Put all that a store has, or what it has in these tables, into those of an older schema, beside it."""
     connection: Any = apsw.Connection(str(path))
     old: Any = apsw.Connection(str(path.with_suffix(".old")))
     for script in MIGRATIONS[:version]:
         old.execute(script)
-    for table in TABLES:
+    for table in tables or TABLES:
         columns = [row[1] for row in old.execute(f"PRAGMA table_info({table})")]
         listed, places = ", ".join(columns), ", ".join("?" * len(columns))
         for row in connection.execute(f"SELECT {listed} FROM {table}"):
@@ -126,6 +129,25 @@ async def test_an_older_store_takes_notifications_and_memory(tmp_path: Path, ver
         assert [found.title for found in await store.next_notifications("idle")] == ["done"]
         assert [found.key for found in (await store.memory_search(None, "hello")).entries] == ["greeting"]
         assert [line.id for line in await store.journals(session="idle", role="task")] == ["task"]
+        assert await check(store) == []
+
+
+@pytest.mark.parametrize("version", range(3, 9))
+async def test_texts_in_the_memory_of_an_older_store_stay_sound_and_are_found(tmp_path: Path, version: int) -> None:
+    async with hf.open_store(tmp_path / "store.db") as store:
+        await store.memory_put("team", "greeting", "hello\\nothing", by="clerk")
+        before = await store.memory_put("team", "greeting", "hello there", expected=1)
+    _as_of_schema(version, tmp_path / "store.db", *TABLES, "memories", "memory_changes")
+    async with hf.open_store(tmp_path / "store.old") as store:
+        assert await store.memory_get("team", "greeting") == before
+        assert (await store.memory_search(None, "hello there")).entries == [before]
+        assert [change.value for change in await store.memory_history("team", "greeting")] == [
+            "hello there",
+            "hello\\nothing",
+        ]
+        await store.memory_put("team", "greeting", {"say": "hello"}, summary="a greeting", expected=2)
+        assert len((await store.memory_search(None, "say hello greeting")).entries) == 1
+        assert (await store.memory_search(None, "there")).entries == []
         assert await check(store) == []
 
 
@@ -342,11 +364,12 @@ async def test_a_wait_that_was_damaged_in_an_older_store_is_not_sealed(tmp_path:
 @pytest.mark.parametrize(
     "point", ["store.key_made", "store.migration.before_commit", "store.migration.committed", "store.key_named"]
 )
-async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(tmp_path: Path, point: str) -> None:
+async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(
+    workers: Forks, tmp_path: Path, point: str
+) -> None:
     await _store_of_schema(5, tmp_path / "store.db")
-    killed = workers.run("create", tmp_path / "store.old", env={"HOLDFAST_CRASH_AT": f"{point}:1"})
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    async with hf.open_store(tmp_path / "store.old") as store:
+    assert workers.run(tmp_path, store=scenario.OLD, HOLDFAST_CRASH_AT=f"{point}:1") == KILLED, error_in(tmp_path)
+    async with hf.open_store(tmp_path / scenario.OLD) as store:
         assert store.wait_token("s", "timer") == mint_token(SECRET, "s", "timer")
         assert await check(store) == []
     assert sorted(name for name in os.listdir(tmp_path) if ".old.key" in name) == ["store.old.key"]

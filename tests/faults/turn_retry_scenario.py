@@ -44,7 +44,7 @@ async def work(folder: Path) -> None:
             raise AssertionError(outcome)
         (folder / "repaired").touch()
         for step in (None, 2):
-            retry = await turn.retry(from_step=step, key=KEY)
+            retry = await turn.retry(from_step=step, key=f"{KEY} {step}")
             outcome = await retry.outcome()
             if outcome.text != "done":
                 raise AssertionError((step, outcome))

@@ -28,7 +28,6 @@ from holdfast import open_store
 from holdfast.errors import HoldfastError
 from holdfast.records import Blob, Done, EffectRequest
 from holdfast.store import StoreLimits
-from holdfast.testing import arm_from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -79,9 +78,8 @@ def command(kind: str, database: Path, **options: Any) -> list[str]:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of a worker: ours, without crash points that the test did not ask for."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_CRASH")}
-    return {**kept, **extra}
+    """The environment of a worker: ours, and what the test adds."""
+    return {**os.environ, **extra}
 
 
 def run(
@@ -379,7 +377,6 @@ _KINDS: Final[dict[str, Callable[[str, dict[str, Any]], Awaitable[None]]]] = {
 
 
 async def _main(kind: str, database: str, options: str) -> None:
-    arm_from_environment()
     await _KINDS[kind](database, json.loads(options))
 
 

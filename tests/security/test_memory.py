@@ -20,7 +20,7 @@ from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.toolkits.memory import (
     PathInvalid,
     memory,
-    parse_file_key,
+    parse_file_path,
     parse_memory_path,
     path_of_key,
     render_entry,
@@ -242,7 +242,7 @@ def test_no_key_can_be_one_of_our_own_files() -> None:
 )
 def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
     with pytest.raises(PathInvalid):
-        parse_file_key(path)
+        parse_file_path(path)
 
 
 @given(NAMES.filter(lambda name: ":" not in name))

@@ -283,6 +283,8 @@ async def _tell_more(runtime: Runtime, agent: hf.Agent, story: Story) -> None:
     """What a host does with the secret while and after the tools had it."""
     session = runtime.session(SESSION, agent=agent)
     await runtime.memory("notes").put("keys", f"the key is {CANARY}\nin a form: {quote_plus(CANARY)}")
+    json_and_more: dict[str, Any] = {"summary": f"the key {CANARY}", "metadata": {"key": [CANARY]}}
+    await runtime.memory("notes").put("json", {"key": [f"the key is\n{CANARY}"]}, **json_and_more)
     told = await runtime.notify(SESSION, f"rotate {CANARY}", f"old key: {CANARY}", key="rotate")
     story.told.append(repr(told))
 
@@ -296,7 +298,7 @@ async def _tell_more(runtime: Runtime, agent: hf.Agent, story: Story) -> None:
     await queued.cancel(f"{CANARY} was revoked")
     story.outcomes.append(await queued.outcome(timeout=SOON))
     story.told.append(repr(await session.history()))
-    story.told.append(repr(await runtime.memory("notes").get("keys")))
+    story.told += [repr(await runtime.memory("notes").get(key)) for key in ("keys", "json")]
     for line in await runtime.tasks.list(session=SESSION):
         state = await runtime.tasks.task(line.id)
         story.told += [repr(state), repr(await runtime.tasks.result(state))]

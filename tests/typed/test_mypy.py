@@ -25,6 +25,15 @@ REFUSED = {
         async def g(runtime: hf.Runtime) -> None:
             total: str = await (await runtime.start(bill, "ada")).result()
     """,
+    "instructions that want other dependencies than the agent has": """
+        hf.Agent[Bank, str]("a", model="m", instructions=about_another)
+    """,
+    "a provider that wants other dependencies than the agent has": """
+        hf.Agent[Bank, str]("a", model="m", tools=[of_another_provider])
+    """,
+    "instructions that are no text": """
+        hf.Agent[Bank, str]("a", model="m", instructions=count)
+    """,
     "the answer of an agent that may have none": """
         async def h(runtime: hf.Runtime, agent: hf.Agent[Bank, int]) -> int:
             return (await runtime.run(agent, "how much?")).value
@@ -44,6 +53,21 @@ async def of_a_bank(ctx: hf.Context[Bank], x: str) -> str:
 @hf.tool
 async def of_another(ctx: hf.Context[Another], x: str) -> str:
     return x
+
+def about_another(turn: hf.TurnContext[Another]) -> str:
+    return ""
+
+def count(turn: hf.TurnContext[Bank]) -> int:
+    return 7
+
+class Shelf:
+    name = "shelf"
+    async def list(self, ctx: hf.TurnContext[Another]) -> list[hf.ProvidedTool]:
+        return []
+    async def call(self, ctx: hf.Context[Another], tool: hf.ProvidedTool, arguments: dict[str, object]) -> object:
+        return None
+
+of_another_provider: hf.ToolProvider[Another] = Shelf()
 
 @hf.process
 async def bill(ctx: hf.ProcessContext[Bank], customer: str) -> int:

@@ -107,6 +107,19 @@ async def test_a_process_gives_the_value_that_it_declares() -> None:
         assert await (await runtime.start(bill_twice, "ada")).result() == 16
 
 
+async def test_memory_gives_the_type_that_is_asked_for() -> None:
+    async with hf.open(None) as runtime:
+        memory = runtime.memory("s")
+        await memory.put("k", Invoice(7))
+        entry = await memory.get("k", returns=Invoice)
+        assert entry is not None
+        assert_type(entry.value, Invoice)
+        assert entry.value == Invoice(7)
+        plain = await memory.get("k")
+        assert plain is not None
+        assert_type(plain.value, Any)
+
+
 async def test_a_direct_question_gives_the_type_that_is_asked_for() -> None:
     async with hf.open(None) as runtime:
         answer = await runtime.complete(_model(), "how much?", output=Invoice)
@@ -137,3 +150,44 @@ def test_an_object_is_a_tool_that_can_be_called_as_it_is_and_a_partial_is_one_in
 
 def search_shelf(wanted: str, shelf: str) -> Invoice:
     return Invoice(len(wanted) + len(shelf))
+
+
+class BankShelf:
+    name = "shelf"
+
+    async def list(self, ctx: hf.TurnContext[Bank]) -> list[hf.ProvidedTool]:
+        assert_type(ctx.deps, Bank)
+        return [hf.ProvidedTool("count", read_only=True)]
+
+    async def call(self, ctx: hf.Context[Bank], tool: hf.ProvidedTool, arguments: dict[str, Any]) -> int:
+        assert_type(ctx.deps, Bank)
+        return ctx.deps.refunds
+
+
+def instruct(turn: hf.TurnContext[Bank]) -> str:
+    assert_type(turn.input, hf.UserMessage | None)
+    return f"{turn.deps.refunds} refunds so far."
+
+
+async def test_functions_and_providers_that_define_a_turn_know_the_dependencies() -> None:
+    provider: hf.ToolProvider[Bank] = BankShelf()
+    model = ScriptedModel([text('{"cents": 7}')])
+    agent = hf.Agent[Bank, Invoice](
+        "a",
+        model=model,
+        instructions=["Be brief.", instruct],
+        tools=[provider, refund],
+        output=Invoice,
+        policy=[hf.allow("*")],
+    )
+    chosen = hf.Agent(
+        "b",
+        model=model,
+        instructions=lambda turn: turn.session,
+        tools=[hf.toolset(BankShelf(), find).filter(lambda _, tool: tool.read_only).prefix("x_")],
+    )
+    async with hf.open(None, agents=[agent, chosen], deps=Bank(3)) as runtime:
+        outcome = await runtime.run(agent, "how much?", settings=hf.Settings(seed=1))
+        assert_type(outcome.value, Invoice | None)
+        assert outcome.value == Invoice(7)
+    assert model.requests[0].instructions.startswith("Be brief.\n\n3 refunds so far.")

@@ -18,6 +18,7 @@ from holdfast.cli.options import FAILED, INTERRUPTED, USAGE, CommandGroup, flag,
 COMMANDS: Final = {
     "run": ("run", "Ask an agent, and print its answer."),
     "chat": ("run", "Talk to an agent, line by line."),
+    "call": ("call", "Make one tool call of an agent, without a model."),
     "ps": ("sessions", "List the sessions that run or wait."),
     "show": ("show", "Show what happened in a session, turn by turn."),
     "logs": ("show", "Print the events of a session, one to a line."),

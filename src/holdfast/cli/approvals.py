@@ -450,14 +450,14 @@ async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
                     continue
                 if line.quarantine is not None:
                     raise not_served(line.id, line.quarantine)
-                read = _process_waits if is_process_journal(line.id) else _tool_waits
+                read = _process_waits if is_process_journal(line.id) else tool_waits
                 items += await read(store, line, path)
             except errors.HoldfastError as error:  # a damaged journal must not hide the others
                 stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
     return items
 
 
-async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
+async def tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
     """The waits that tools of a session or a background call opened.
 
     Approvals are listed elsewhere, and sub-agents answer theirs.

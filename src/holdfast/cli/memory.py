@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final, cast
 
 import msgspec
 import typer
@@ -22,8 +22,10 @@ from holdfast import errors, names
 from holdfast.cli import options, output
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
 from holdfast.cli.output import Columns, ago, one_line, printable, stderr, stdout, time_left
+from holdfast.effects import canonical
 from holdfast.memory import Memory
 from holdfast.memory.decisions import SUFFIX, conflict_key, digest_of, file_name_of
+from holdfast.memory.front_matter import FileContent, FrontMatterInvalid, file_text, parse_file, parse_json
 from holdfast.memory.mirror import Mirror
 from holdfast.store import MemoryChange, MemoryEntry, MemoryKey, MemoryScope, Store, open_store, view_store
 from holdfast.store.paths import memory_folder
@@ -131,7 +133,7 @@ def _print_entries(shell: Shell, scope: str | None, entries: list[MemoryEntry], 
         "VERSION": lambda entry: str(entry.version),
         "CHANGED": lambda entry: ago(entry.updated),
         "EXPIRES": lambda entry: "-" if entry.expires is None else f"in {time_left(entry.expires)}",
-        "TEXT": lambda entry: one_line(entry.value, 50),
+        "TEXT": lambda entry: one_line(entry.summary or entry.text, 50),
     }
     shell.print_table(entries, columns, nothing="no entries")
     for place in damaged:
@@ -158,7 +160,7 @@ async def get(
             "VERSION": lambda change: str(change.version),
             "CHANGE": lambda change: change.change,
             "BY": lambda change: one_line(change.by or "-", 40),
-            "TEXT": lambda change: "-" if change.value is None else one_line(change.value, 60),
+            "TEXT": lambda change: "-" if change.text is None else one_line(change.summary or change.text, 60),
         }
         shell.print_table(changes, columns, nothing="")
         return 0
@@ -168,11 +170,11 @@ async def get(
     if shell.as_json:
         out.json(entry)
     elif out.live:
-        out.write(printable(entry.value))
-        if not entry.value.endswith("\n"):
+        out.write(printable(entry.text))
+        if not entry.text.endswith("\n"):
             out.line()
     else:
-        out.write_raw(entry.value)  # to the byte, for a program
+        out.write_raw(entry.text)  # to the byte, for a program
     return 0
 
 
@@ -188,13 +190,22 @@ async def put(
         str, typer.Argument(help="The text; without one, or for '-', standard input.", show_default=False)
     ] = "-",
     *,
+    parse: Annotated[bool, flag("The text is JSON: store its value.", "--parse")] = False,
+    summary: Annotated[str, option("TEXT", "One line about it, for lists.", show_default=False)] = "",
+    metadata: Annotated[str | None, option("OBJECT", "A JSON object of yours.")] = None,
     expect: ExpectOption = None,
     ttl: Annotated[float | None, option("SECONDS", "It expires after this time.")] = None,
 ) -> None:
-    """Write an entry."""
+    """Write an entry. A summary and metadata that are not given are empty afterwards."""
+    more: object = {} if metadata is None else _parse_value(metadata, "--metadata")
+    if not isinstance(more, dict):
+        raise CallInvalid("--metadata is no JSON object")
     async with _open_memory(shell.store, writes=True) as opened:
         text = _read_input() if value == "-" else value
-        entry = await Memory(opened, scope, by=_AUTHOR).put(key, text, expected=expect, ttl=ttl)
+        found = _parse_value(text, "VALUE") if parse else text
+        entry = await Memory(opened, scope, by=_AUTHOR).put(
+            key, found, summary=summary, metadata=cast("dict[str, Any]", more), expected=expect, ttl=ttl
+        )
     shell.print(entry, f"{scope}/{key} is at version {entry.version}")
 
 
@@ -224,11 +235,12 @@ async def rm(
 async def edit(scope: ScopeArgument, key: KeyArgument, *, store: options.Store = DEFAULT_STORE) -> int:
     """Open an entry, or a new one, in $VISUAL or $EDITOR, and write the result.
 
-    If the entry changes meanwhile, your text becomes an entry of its own, and the exit code is 1.
+    A JSON value, a summary and metadata are shown as in the files of memory: in a front matter before the text. If the
+    entry changes meanwhile, your text becomes an entry of its own, and the exit code is 1.
     """
     async with _open_memory(store) as opened:
         before = await Memory(opened, scope).get(key)  # refuses an invalid key before the person writes anything
-    old = "" if before is None else before.value
+    old = "" if before is None else file_text(before)
     draft = Draft(f"{file_name_of(key)}{SUFFIX}", old)
     text = draft.edit(may_fail=True)  # the store is not open meanwhile: a person may take days
     if text == old:
@@ -236,7 +248,7 @@ async def edit(scope: ScopeArgument, key: KeyArgument, *, store: options.Store =
         stdout().line("nothing was changed")
         return 0
     try:
-        message, code = await _store_edit(store, scope, key, before, text)
+        message, code = await _store_edit(store, scope, key, before, parse_file(text))
     except BaseException:
         stderr().line(f"holdfast: your text is in {draft.file}")
         raise
@@ -245,16 +257,19 @@ async def edit(scope: ScopeArgument, key: KeyArgument, *, store: options.Store =
     return code
 
 
-async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | None, text: str) -> tuple[str, int]:
-    """Write the text; if the entry changed meanwhile, as another entry. Returns a message and the exit code."""
+async def _store_edit(
+    path: Path, scope: str, key: str, before: MemoryEntry | None, edited: FileContent
+) -> tuple[str, int]:
+    """Write the entry; if it changed meanwhile, as another entry. Returns a message and the exit code."""
     async with _open_memory(path, writes=True) as store:
         handle = Memory(store, scope, by=_AUTHOR)
+        value, summary, metadata = edited
         while True:
             try:
                 if before is None:
-                    entry = await handle.put(key, text, expected=0)
+                    entry = await handle.put(key, value, summary=summary, metadata=metadata, expected=0)
                 else:
-                    entry = await handle.rewrite(before, text)
+                    entry = await handle.rewrite(before, value, summary=summary, metadata=metadata)
             except errors.MemoryConflict as conflict:
                 version = conflict.current
             else:
@@ -263,13 +278,13 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
                 break
             before = None  # it was removed: the edit wins
         current = await handle.get(key)
-        if current is not None and current.value == text:
+        if current is not None and file_text(current) == edited.text:
             return f"{scope}/{key} is at version {current.version}: somebody wrote the same", 0
         taken: set[str] = set()
         async for entry in handle.entries(damaged=taken.add):
             taken.add(entry.key)
-        beside = conflict_key(key, version, digest_of(text.encode()), taken)
-        await handle.put(beside, text, expected=0)
+        beside = conflict_key(key, version, digest_of(edited.text.encode()), taken)
+        await handle.put(beside, value, summary=summary, metadata=metadata, expected=0)
     message = f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}"
     return message, options.FAILED
 
@@ -334,8 +349,14 @@ class ExportedEntry(msgspec.Struct, frozen=True):
 
     scope: str
     key: str
-    value: str
+    value: Any
     expires: int | None = None
+    summary: str = ""
+    metadata: dict[str, Any] = {}
+
+    def is_same(self, entry: MemoryEntry) -> bool:
+        """True if the entry has this value, summary and metadata."""
+        return file_text(entry) == FileContent(self.value, self.summary, self.metadata).text
 
 
 class _ImportReport(msgspec.Struct):
@@ -343,7 +364,7 @@ class _ImportReport(msgspec.Struct):
     unchanged: int = 0
     expired: int = 0
     left: list[str] = msgspec.field(default_factory=list[str])
-    """Entries that have another text."""
+    """Entries that have another value, summary or metadata."""
 
 
 @memory.command("export")
@@ -399,11 +420,12 @@ async def import_entries(
     shell: Shell,
     file: Annotated[str, argument("FILE", "What 'export' wrote; '-' is standard input.")],
     *,
-    overwrite: Annotated[bool, flag("Also replace entries with another text.", "--overwrite")] = False,
+    overwrite: Annotated[bool, flag("Also replace entries with another value.", "--overwrite")] = False,
 ) -> int:
     """Write the entries of an export. All lines are checked before the first is written.
 
-    An entry that has another text stays, and the exit code is 1. The history of an entry keeps an overwritten text.
+    An entry that has another value, summary or metadata stays, and the exit code is 1. The history of an entry keeps an
+    overwritten one.
     """
     lines = _parse_export(
         _read_input() if file == "-" else _decode(file, await asyncio.to_thread(Path(file).read_bytes))
@@ -417,8 +439,16 @@ async def import_entries(
     expired = f", {report.expired:,} expired" if report.expired else ""
     shell.print(report, f"{report.written:,} written, {report.unchanged:,} there already{expired}")
     for name in report.left:
-        stderr().line(f"holdfast: {one_line(name, 400)} has another text and was left; --overwrite replaces it")
+        stderr().line(f"holdfast: {one_line(name, 400)} has another value and was left; --overwrite replaces it")
     return options.FAILED if report.left else 0
+
+
+def _parse_value(text: str, name: str) -> Any:
+    """The value of some JSON, or `CallInvalid`."""
+    try:
+        return parse_json(text, name)
+    except FrontMatterInvalid as error:
+        raise CallInvalid(error.reason) from None
 
 
 def _read_input() -> str:
@@ -441,7 +471,11 @@ def _parse_export(text: str) -> list[ExportedEntry]:
             line = msgspec.json.decode(found.encode(), type=ExportedEntry)
             names.check_name("memory scope", line.scope)
             names.check_name("memory key", line.key)
-            names.check_string("memory value", line.value)
+            if line.value is None:
+                raise errors.InvalidArgument("memory value", None, "a text or a JSON value other than null")
+            canonical.check(line.value)
+            canonical.check(line.metadata)
+            names.check_line("summary", line.summary)
             if line.expires is not None:
                 names.check_int("expires", line.expires)
         except (msgspec.DecodeError, errors.UsageError, RecursionError) as error:
@@ -458,15 +492,21 @@ async def _import(store: Store, line: ExportedEntry, report: _ImportReport, *, o
         return
     for _ in range(5):
         found = await store.memory_get(line.scope, line.key)
-        if found is not None and (found.value, found.expires) == (line.value, line.expires):
+        same = found is not None and line.is_same(found)
+        if found is not None and same and found.expires == line.expires:
             report.unchanged += 1
             return
-        if found is not None and found.value != line.value and not overwrite:
+        if found is not None and not same and not overwrite:
             break
         expected = 0 if found is None else found.version
         try:
             await store.memory_put(
-                line.scope, line.key, line.value, expected=expected, expires=line.expires, by="import"
+                *(line.scope, line.key, line.value),
+                summary=line.summary,
+                metadata=line.metadata,
+                expected=expected,
+                expires=line.expires,
+                by="import",
             )
         except errors.MemoryConflict:
             continue  # another writer was faster

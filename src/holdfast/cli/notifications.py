@@ -27,8 +27,8 @@ async def list_notifications(
 ) -> None:
     """List notifications, newest first.
 
-    A notification is queued until the session can take it, claimed while a turn carries it, and acknowledged when that
-    turn ends well. After too many turns that did not end well it is dead.
+    A notification is queued until the session can take it, claimed while a turn or a pump has it, and acknowledged when
+    the turn ends well or the host of the pump says so. After too many attempts that did not it is dead.
     """
     async with sessions.view_runtime(shell.store) as runtime:
         journal = None if session is None else (await sessions.find_session(runtime.store, session, others=True)).id
@@ -83,7 +83,7 @@ def _title(line: Notification) -> str:
     now = wall_time()
     early = not line.attempts and line.due > (now if line.state == "queued" else line.updated)
     timer = line.kind == TIMER_KIND and early
-    notes = [output.one_line(line.reason, 100)] if line.reason and line.state in {"queued", "dead"} else []
+    notes = [output.one_line(line.reason, 100)] if line.reason and line.state in {"queued", "claimed", "dead"} else []
     if line.state == "queued" and line.due > now:
         doing = "goes off" if timer else "is told" if early else "is told again"
         notes.append(f"{doing} in {output.duration(line.due - now)}")

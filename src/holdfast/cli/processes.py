@@ -61,6 +61,9 @@ async def list_processes(
         str | None, option("STATUS", "Only running, waiting, completed, failed, cancelled or abandoned ones.")
     ] = None,
     tag: Annotated[str | None, option("TAG", "Only work items with this tag.")] = None,
+    parent: Annotated[
+        str | None, option("ID", "Only those that belong to this process, session or turn (SESSION/t3).")
+    ] = None,
     limit: options.Limit = 50,
 ) -> None:
     """List the processes (durable functions and work items), last changed first; or show one.
@@ -69,7 +72,9 @@ async def list_processes(
     """
     async with sessions.view_runtime(shell.store) as runtime:
         wanted = cast("Any", status)  # the list refuses an unknown one
-        lines = await runtime.processes.list(name=name, session=session, status=wanted, tag=tag, limit=limit)
+        lines = await runtime.processes.list(
+            name=name, session=session, parent=parent, status=wanted, tag=tag, limit=limit
+        )
     columns: output.Columns[ProcessLine] = {
         "PROCESS": lambda line: one_line(line.id, 48),
         "FUNCTION": lambda line: one_line(line.title or line.name or "-", 32),
@@ -157,7 +162,10 @@ async def start(
 
     Exit code 0 when it completed, 3 when it waits, 1 when it failed, 4 when it was cancelled.
     """
-    kwargs = options.parse_json(arguments)
+    try:
+        kwargs = options.parse_json(arguments)
+    except CallInvalid:
+        kwargs = None
     if not isinstance(kwargs, dict):
         raise CallInvalid(f'{arguments!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\'')
     procedure, functions, agents, deps = _load_function(function)
@@ -341,11 +349,14 @@ async def external(
     requested_by: Annotated[str | None, option("NAME", "Who wants it.")] = None,
     key: Annotated[str | None, option("KEY", "The same key is the same item.")] = None,
     session: Annotated[str | None, option("ID", "The session to notify of its end.", "--session", "-S")] = None,
+    parent: Annotated[
+        str | None, option("ID", "What it belongs to, and ends with: SESSION, SESSION/TURN or process/ID.")
+    ] = None,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Begin a work item: work of a person or another system. Prints its id; end it with 'complete' or 'fail'."""
     async with open_runtime(store, drive=False) as runtime:
-        terms: dict[str, Any] = {"requested_by": requested_by, "key": key, "session": session}
+        terms: dict[str, Any] = {"requested_by": requested_by, "key": key, "session": session, "parent": parent}
         item = await runtime.processes.external(title=title, instructions=instructions, tags=tag or [], **terms)
         await runtime.processes.settle(process_journal(item.id))
     output.stdout().line(item.id)

@@ -70,14 +70,14 @@ async def run(
     Exit codes: 0 completed, 1 failed, 2 wrong call, 3 waits for a person, 4 cancelled, 5 limit reached.
     """
     agent, prompt = profiles.agent_and_prompt(agent, prompt)
-    _silence_logs()
+    silence_logs()
     if key is not None and session is None and as_id is None:
         raise CallInvalid("--key is good within one session: name it with --session or --as")
     reference = agents.AgentReference.parse(agent)
     loaded = reference.load()
     text = sys.stdin.read() if prompt == "-" else prompt
     err = stderr()
-    async with _open_session(store, session, as_id, loaded, reference) as (opened, id):
+    async with open_session(store, session, as_id, loaded, reference) as (opened, id):
         if detach:
             with _open_log(store) as log:  # before anything is accepted that no process would work on
                 async with Runtime(opened, [loaded], drive=False) as runtime:
@@ -90,7 +90,7 @@ async def run(
                 watch = hint(store, "logs", "-f", id)
                 err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
             return 0
-        async with _open_runtime(opened, loaded, reference, id) as runtime:
+        async with open_driver(opened, loaded, reference, id) as runtime:
             after = await _head(opened, id)
             if after and key is not None and await opened.find_input(id, names.check_id("input key", key)) is not None:
                 after = 0  # the key was used before: its turn begins anywhere
@@ -103,7 +103,7 @@ async def run(
 
 
 @asynccontextmanager
-async def _open_runtime(
+async def open_driver(
     store: Store, agent: Agent, reference: agents.AgentReference, session: str, inline_budget: float | None = None
 ) -> AsyncGenerator[Runtime]:
     """Drive one session with its agent and the dependencies that the agent's module names."""
@@ -116,7 +116,7 @@ async def _open_runtime(
 
 
 @asynccontextmanager
-async def _open_session(
+async def open_session(
     path: Path, session: str | None, as_id: str | None, agent: Agent, reference: agents.AgentReference
 ) -> AsyncGenerator[tuple[Store, str]]:
     """Open or create the store, and choose the session of --session or --as, or a new one.
@@ -200,7 +200,7 @@ async def resume(
         handler.setFormatter(_LogFormatter("%(asctime)s %(levelname)s %(message)s"))
         logging.basicConfig(level=logging.INFO, handlers=[handler])
     else:
-        _silence_logs()
+        silence_logs()
     async with sessions.view_runtime(store) as found:
         target = await sessions.find_target(found.store, id)
         recorded = await agents.recorded_reference(store, found.store, target.line)
@@ -246,7 +246,7 @@ async def retry(
 
     Exit codes as for 'run'.
     """
-    _silence_logs()
+    silence_logs()
     async with sessions.edit_runtime(store) as runtime:
         target = await sessions.find_target(runtime.store, id)
         number = target.turn or (await read_present(runtime.store, target.id)).last
@@ -273,7 +273,7 @@ async def _resume(
     async with open_store(path) as store:
         # Read before anything is driven: the turn may end before the first look at it.
         head, left = (await store.journal(target.id)).head, await _read_unfinished(store, target.id)
-        async with _open_runtime(store, agent, reference, target.id) as runtime:
+        async with open_driver(store, agent, reference, target.id) as runtime:
             others = SelfStartedTurns(runtime, target.id, path, head)
             while True:
                 version = store.version
@@ -335,7 +335,7 @@ class _LogFormatter(logging.Formatter):
         return printable(super().format(record))
 
 
-def _silence_logs() -> None:
+def silence_logs() -> None:
     """Keep warnings of the runtime off the terminal: the screens print the important ones."""
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
@@ -688,7 +688,7 @@ def chat(
 
     /history shows the conversation, /quit leaves; Ctrl-C stops an answer. Lines may also come through a pipe.
     """
-    _silence_logs()
+    silence_logs()
     reference, stack = agents.AgentReference.parse(agent), AsyncExitStack()
     opening = _open_chat(store, reference, reference.load(), session, as_id)
     with asyncio.Runner() as runner:
@@ -709,9 +709,9 @@ def chat(
 async def _open_chat(
     path: Path, reference: agents.AgentReference, agent: Agent, session: str | None, as_id: str | None
 ) -> AsyncGenerator[ChatSession]:
-    async with _open_session(path, session, as_id, agent, reference) as (store, id):
+    async with open_session(path, session, as_id, agent, reference) as (store, id):
         head = await _head(store, id)  # before anything is done
-        async with _open_runtime(store, agent, reference, id, inline_budget=LIVE) as runtime:
+        async with open_driver(store, agent, reference, id, inline_budget=LIVE) as runtime:
             yield ChatSession(path, agent, runtime, id, head)
 
 

@@ -20,8 +20,8 @@ from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreErr
 from holdfast.names import PROCESS_PREFIX, TRIGGER_PREFIX, check_id, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import ROLE
-from holdfast.processes.keys import process_id_of
-from holdfast.processes.lists import all_work, read_pages
+from holdfast.processes.keys import WORK_ITEM, process_id_of
+from holdfast.processes.lists import ProcessLine, all_work, read_pages
 from holdfast.runtime.approvals import Approval
 from holdfast.runtime.replay_check import TurnCheck, check_turns
 from holdfast.runtime.runtime import Runtime, context_of
@@ -74,13 +74,15 @@ class SessionLine(msgspec.Struct, frozen=True):
     total_cost: float | None = None
     """In US dollars; None where a price is not known."""
     metadata: dict[str, Any] = {}
+    item: str | None = None
+    """The work, if this is no session but a work item of a tree."""
 
 
 async def ps(
     shell: Shell,
     *,
     every: Annotated[bool, flag("All sessions, also those with nothing to do.", "--all", "-a")] = False,
-    tree: Annotated[bool, flag("Sub-agents below the sessions that they work for.", "--tree")] = False,
+    tree: Annotated[bool, flag("Sub-agents and work items below the sessions that they work for.", "--tree")] = False,
 ) -> None:
     """List the sessions that run or wait, last changed first.
 
@@ -99,6 +101,10 @@ async def ps(
             with suppress(StoreError):  # a damaged session, or one below it, must not hide the others
                 total = (await runtime.children.whole(await runtime.store.journal(line.id))).total
                 lines[number] = msgspec.structs.replace(line, total_tokens=total.usage.total, total_cost=total.cost)
+        if tree:
+            items = await runtime.processes.list(name=WORK_ITEM, limit=runtime.store.limits.page)
+            known = {line.id for line in lines}
+            lines += [_item_line(item) for item in items if item.session in known and (every or item.ended is None)]
     rows = arrange_tree(lines) if tree else [TreeRow("", line) for line in lines]
     nothing = "no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)"
 
@@ -110,7 +116,7 @@ async def ps(
         }
         columns: Columns[TreeRow] = {
             "SESSION": lambda row: row.drawn + short.get(row.line.id, row.line.id),
-            "AGENT": lambda row: one_line(row.line.agent or "-", 24),
+            "AGENT": lambda row: one_line(row.line.agent or "-", 24) if row.line.item is None else "work item",
             "STATUS": lambda row: row.line.status,
             "RECORDS": lambda row: f"{row.line.records:,}",
             **(used if tree else {}),
@@ -158,7 +164,30 @@ async def read_drivers(store: Store) -> dict[str, int | None]:
     return {work.journal: None if owner is None else owner.pid async for work, owner in all_work(store)}
 
 
+def _item_line(item: ProcessLine) -> SessionLine:
+    return SessionLine(
+        id=item.id,
+        agent=None,
+        status=item.status,
+        records=0,
+        created=item.created,
+        updated=item.updated,
+        parent=item.session,
+        item=describe_item(item),
+    )
+
+
+def describe_item(item: ProcessLine) -> str:
+    """A work item in one line: what is to be done, how far it is, and for which turn or process."""
+    done = "" if item.fraction is None else f"{item.fraction:.0%} "
+    parts = [one_line(item.title or "-", 80), item.status, f"{done}{one_line(item.note or '', 80)}".strip()]
+    below = item.parent if item.parent != item.session else None
+    return ", ".join(filter(None, [*parts, f"for {one_line(below, 80)}" if below else ""]))
+
+
 def _driver(line: SessionLine) -> str:
+    if line.item is not None:
+        return line.item
     parts = [] if line.pid is None else [f"pid {line.pid}"]
     if line.waits:
         parts.append(f"waits for {one_line(', '.join(map(wait_description, line.waits)), 80)}")

@@ -15,6 +15,7 @@ from holdfast.cli import options, output, sessions
 from holdfast.cli.output import Terminal, duration, json_text, one_line, printable, stdout, table
 from holdfast.messages import AssistantMessage, Message, ModelRequest, ToolCall, Usage, UserMessage, decode_reply
 from holdfast.policy.approvals import Approved, decode_answer
+from holdfast.processes.keys import WORK_ITEM
 from holdfast.runtime.changes import cursor_tag, events_of
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX
 from holdfast.runtime.runtime import Runtime
@@ -80,16 +81,22 @@ async def _show_timeline(shell: options.Shell, runtime: Runtime, target: session
         below = await runtime.children.below(target.id, turn.turn)
         turn.children, turn.children_cost = below.total.usage, below.total.cost
     journal = target.line
+    items = await runtime.processes.list(name=WORK_ITEM, session=target.id)
+    if target.turn is not None:
+        items = [item for item in items if item.parent == f"{target.id}/{target.turn}"]
 
     def lines(out: Terminal) -> Iterator[str]:
         if target.turn is None:
             yield _title(out, journal, line)
+        for item in items:
+            yield f"  work item {item.id}: {sessions.describe_item(item)}"
         for number, turn in enumerate(turns):
             if number or target.turn is None:
                 yield ""
             yield from _turn_lines(out, turn, line)
 
-    shell.print({"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns}, lines)
+    report = {"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns}
+    shell.print(report | {"items": items}, lines)
 
 
 StepKind = Literal["input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"]
@@ -245,15 +252,15 @@ class _TimelineBuilder:
 
     def _outcome(self, record: records.Outcome) -> None:
         key = keys.parse_key(record.key)
-        if key is None:
-            return
         if self._seq in self._environments:
             agent = "" if record.ask is None else record.ask.target
             before, now = self._last_environments.get(agent), self._environments[self._seq]
             self._last_environments[agent] = now
             state, diff = ("new", ()) if before is None else ("changed", tuple(environment_changes(before, now)))
             fields = {"name": now.model, "state": state, "text": describe_environment(now), "changes": diff}
-            self._step(key.run, "environment", agent=agent, **fields)
+            self._step(record.key.partition("/")[0], "environment", agent=agent, **fields)
+        elif key is None:
+            return
         elif key.inner:
             self._inner(key.run, record)
         elif key.name == "model":

@@ -18,7 +18,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -189,9 +189,18 @@ def _decoder_of(returns: type[Any]) -> Callable[[bytes], Any]:
         raise TypeError(str(error)) from error
 
 
-def _needs_pydantic(returns: object) -> bool:
+def _needs_pydantic(returns: object, within: frozenset[object] = frozenset()) -> bool:
     """True if the type contains a pydantic type: msgspec accepts it, but then no value fits."""
-    return hasattr(returns, "__pydantic_core_schema__") or any(map(_needs_pydantic, get_args(returns)))
+    if hasattr(returns, "__pydantic_core_schema__"):
+        return True
+    parts: tuple[object, ...] = get_args(returns)
+    if dataclasses.is_dataclass(returns) or is_typeddict(returns) or hasattr(returns, "_fields"):
+        if returns in within:
+            return False
+        within |= {returns}
+        with suppress(Exception):  # an annotation may not exist at run time
+            parts += tuple(get_type_hints(returns).values())
+    return any(_needs_pydantic(part, within) for part in parts)
 
 
 def plain(value: object, path: str = "$", depth: int = 0) -> object:

@@ -60,8 +60,9 @@ class PayloadTooLarge(UsageError):
     """A payload is over its limit."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
-        elsewhere = "" if what in {"the attachment", "the blob"} else "store it as an attachment or "
-        super().__init__(f"{what} is {size:,} bytes, the limit is {limit:,}; {elsewhere}raise the limit")
+        other = {"the attachment": "", "the blob": "", "the summary": "shorten it or "}
+        instead = other.get(what, "store it as an attachment or ")
+        super().__init__(f"{what} is {size:,} bytes, the limit is {limit:,}; {instead}raise the limit")
         self.what = what
         self.size = size
         self.limit = limit
@@ -75,6 +76,18 @@ class ResultTooLarge(ErrorFields, PayloadTooLarge):
     limit: int
     _message = """it ran to its end, but what it gave can't be kept: {what} of {size:,} bytes, the limit is
         {limit:,}; return less, or raise StoreLimits(blob_bytes=)"""
+
+
+class ArgumentsInvalid(InvalidArgument):
+    """The arguments of a tool call do not fit its schema."""
+
+    def __init__(self, tool: str, arguments: object, complaint: str) -> None:
+        wrong = "; ".join(line[2:] for line in complaint.splitlines() if line.startswith("- ")) or complaint
+        UsageError.__init__(self, f"the arguments of {tool} are not valid: {wrong}")
+        self.what = "arguments"
+        self.value = arguments
+        self.wanted = wrong
+        self.tool = tool
 
 
 class AgentInvalid(ErrorFields, UsageError):
@@ -914,6 +927,16 @@ class ForkPointMissing(ErrorFields, UsageError):
     at: int
     head: int
     _message = "{journal!r} has no record {at:,} to fork at; it has the records 1 to {head:,}"
+
+
+class MemoryMisfit(ErrorFields, UsageError):
+    """The value of an entry of memory can't be read as the wanted type."""
+
+    scope: str
+    key: str
+    wanted: str
+    reason: str
+    _message = "the memory {key!r} of {scope!r} is no {wanted}: {reason}; read it without `returns`, or write it anew"
 
 
 class MemoryConflict(UsageError):

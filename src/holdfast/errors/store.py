@@ -191,6 +191,16 @@ class LeaseHeld(StoreError):
         self.expires_in_ms = expires_in_ms
 
 
+class PumpHeld(ErrorFields, StoreError):
+    """Another pump holds the notifications of the session."""
+
+    session: str
+    holder: str
+    expires_in_ms: int
+    _message = """the notifications of {session!r} are pumped by {holder}; close that pump, or wait until its process
+        has ended or its lease lapses, in {expires_in_ms} ms unless renewed"""
+
+
 class HeadConflict(ErrorFields, StoreError):
     """The journal has more records than the writer expected."""
 

@@ -44,6 +44,33 @@ class ModelError(WorldError):
         """Usage of the failed try, if the provider reports it."""
 
 
+class InstructionsFailed(ErrorFields, WorldError):
+    """A function that gives the instructions of an agent raised, took too long, or gave no text."""
+
+    agent: str
+    reason: str
+    _message = """the instructions of the agent {agent!r} could not be made: {reason}; mend the function, then try the
+        turn again (turn.retry)"""
+
+
+class ToolChoiceFailed(ErrorFields, WorldError):
+    """The tools of a turn could not be chosen: a provider or a filter raised, took too long, or gave no valid tools."""
+
+    agent: str
+    source: str
+    reason: str
+    _message = """the tools of the agent {agent!r} could not be chosen: {source}: {reason}; mend it, then try the turn
+        again (turn.retry)"""
+
+
+class ToolGone(ErrorFields, WorldError):
+    """A provider no longer has a tool that it listed for the turn. The model reads it as the result of the call."""
+
+    tool: str
+    provider: str
+    _message = "the tool {tool!r} is gone: {provider!r} no longer has it; go on without it"
+
+
 class StreamCut(ModelError):
     """The stream ended before the reply was complete."""
 

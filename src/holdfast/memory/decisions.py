@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast.errors import InvalidId, WorldError
 from holdfast.errors.fields import ErrorFields
+from holdfast.memory.front_matter import file_text
 from holdfast.names import MAX_NAME, check_name
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ AUTHOR: Final = "mirror"
 
 
 class MirroredCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A file with one version of an entry: digests of the value and of the bytes."""
+    """A file with one version of an entry: digests of the text that the mirror writes for it, and of the bytes."""
 
     version: int
     value: str
@@ -53,7 +54,7 @@ class MirrorBase(msgspec.Struct, frozen=True):
 
 
 class FileDigests(msgspec.Struct, frozen=True):
-    """Digests of a file's bytes, and of its text."""
+    """Digests of a file's bytes, and of the text that the mirror would write for its entry."""
 
     file: str
     value: str
@@ -65,7 +66,7 @@ class EntryState(msgspec.Struct, frozen=True):
     version: int = 0
     """The version of its last known change; 0 without one."""
     value: str | None = None
-    """The digest of its text; None if there is no entry."""
+    """The digest of the text of its file; None if there is no entry."""
     expires: int | None = None
 
 
@@ -152,7 +153,7 @@ def correct_base(
     A copy that the history contradicts is of another store, or of a future that was rolled back. A text that was taken
     in before a crash, or that has no base, is an old copy if the history contains it.
     """
-    values = {change.version: digest_of(change.value.encode()) for change in changes if change.value is not None}
+    values = {change.version: digest_of(file_text(change).encode()) for change in changes if change.value is not None}
     known = base or MirrorBase()
     mirrored, writing = (
         None if copy is None or values.get(copy.version, copy.value) != copy.value else copy

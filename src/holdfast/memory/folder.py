@@ -24,6 +24,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.memory import decisions
 from holdfast.memory.decisions import SUFFIX, EntryPlace, FileDigests, MirrorBase, StrayFile, digest_of, file_name_of
+from holdfast.memory.front_matter import FileContent, has_front_matter, parse_file
 from holdfast.plainfiles import lock_file, write_durably
 from holdfast.toolkits.files import workspace
 from holdfast.toolkits.files.pages import decode_text
@@ -198,20 +199,19 @@ class MirrorFolder:
             known = self._digests.get(at)
             if known is not None and known[0] == version:
                 return known[1]
-            seen = _compute_digests(workspace.read_chunks(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
+            pieces = workspace.read_chunks(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE)
+            seen = _compute_digests(pieces, label)
             # A file that changed just now may change again within the resolution of its times.
             if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _RACY_NS:
                 self._digests[at] = version, seen
             return seen
 
-    def read(self, place: EntryPlace) -> tuple[FileDigests, str]:
+    def read(self, place: EntryPlace) -> tuple[FileDigests, FileContent]:
         label = entry_path(place)
         with self._workspace.file(label.encode(), label, follow=False) as number:
             data = read_bytes(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE)
         text = "".join(decode_text([data], label)) if data else ""
-        if len(text.encode()) > self._limit:
-            raise workspace.FileTooLarge(label, len(data), self._limit, _ADVICE)
-        return _compute_digests([data]), text
+        return _compute_digests([data], label), parse_file(text)
 
     def write(self, place: EntryPlace, value: str, over: str | None, aside: str) -> WriteOutcome:
         """Create a file, or replace the one with the digest `over`.
@@ -331,7 +331,7 @@ class MirrorFolder:
         try:
             with self._workspace.file(old, "a file", below=below, follow=False) as number:
                 seen = _compute_digests(
-                    workspace.read_chunks(number, "a file", self._limit + len(_BYTE_ORDER_MARK), _ADVICE)
+                    workspace.read_chunks(number, "a file", self._limit + len(_BYTE_ORDER_MARK), _ADVICE), "a file"
                 )
                 mine = seen.file in ours and not _is_being_written(number)
         except FileMissing:
@@ -373,12 +373,13 @@ def _own_name(name: bytes, end: bytes) -> bytes:
     return f"{decisions.OWN_PREFIX}{hashlib.sha256(name).hexdigest()[:24]}.".encode() + end
 
 
-def _compute_digests(pieces: Iterator[bytes] | list[bytes]) -> FileDigests:
+def _compute_digests(pieces: Iterator[bytes] | list[bytes], label: str) -> FileDigests:
     data = b"".join(pieces)
     whole = digest_of(data)
-    return FileDigests(
-        whole, digest_of(data.removeprefix(_BYTE_ORDER_MARK)) if data.startswith(_BYTE_ORDER_MARK) else whole
-    )
+    text = data.removeprefix(_BYTE_ORDER_MARK)
+    if has_front_matter(text):  # people write it in several ways
+        text = parse_file("".join(decode_text([text], label))).text.encode()
+    return FileDigests(whole, whole if text is data else digest_of(text))
 
 
 def _link_name(below: int, one: bytes, name: bytes) -> bool:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from holdfast.errors import InvalidNumber, MemoryCorrupt
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.effects.canonical import canonical_json, check_returns
+from holdfast.errors import InvalidNumber, MemoryCorrupt, MemoryMisfit
 from holdfast.names import check_id, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from holdfast.store import MemoryChange, MemoryEntry, Store
 
 
+T = TypeVar("T")
+
+
 class Memory:
-    """Keyed texts of one scope that outlive sessions.
+    """Keyed texts and JSON values of one scope that outlive sessions.
 
     Scopes and keys are names of 1 to 200 characters without separators, control characters, or dots at their ends. `by`
     is the author of changes through this handle, named in entries and their history. `changed` is called after each
@@ -40,32 +47,84 @@ class Memory:
         """The same memory for another author."""
         return Memory(self._store, self.scope, by=by, changed=self._changed)
 
-    async def get(self, key: str) -> MemoryEntry | None:
-        """The entry; None without one."""
-        return await self._store.memory_get(self.scope, key)
+    @overload
+    async def get(self, key: str, *, returns: None = None) -> MemoryEntry | None: ...
+
+    @overload
+    async def get(self, key: str, *, returns: type[T]) -> MemoryEntry[T] | None: ...
+
+    async def get(self, key: str, *, returns: type[Any] | None = None) -> MemoryEntry | None:
+        """The entry; None without one. Its value has the type `returns`, by default a text or plain JSON types.
+
+        `MemoryMisfit` if the value can't be read as that type.
+        """
+        entry = await self._store.memory_get(self.scope, key)
+        if entry is None or returns is None:
+            return entry
+        decode = check_returns(returns)
+        try:
+            return replace(entry, value=decode(canonical_json(entry.value)))
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            wanted = getattr(returns, "__qualname__", repr(returns))
+            raise MemoryMisfit(self.scope, key, wanted, str(error)) from error
 
     async def put(
-        self, key: str, value: str, *, expected: int | None = None, ttl: timedelta | float | None = None
+        self,
+        key: str,
+        value: object,
+        *,
+        summary: str = "",
+        metadata: Mapping[str, object] | None = None,
+        expected: int | None = None,
+        ttl: timedelta | float | None = None,
     ) -> MemoryEntry:
-        """Write an entry; returns it with its new version.
+        """Write an entry, a text or a value with a JSON form; returns it with its new version.
 
-        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires
-        after `ttl` (seconds or a timedelta); by default never, whatever it had before. `MemoryFull` if the scope has no
-        room.
+        `summary` is one line about it, for lists; `metadata` a JSON object of yours. With `expected`, only if that is
+        its version (0: it must not exist), else `MemoryConflict`. The entry expires after `ttl` (seconds or a
+        timedelta). What is not given is empty afterwards, whatever the entry had before. `MemoryFull` if the scope has
+        no room.
         """
         expires = None if ttl is None else self._store.clock.read().wall + _milliseconds(ttl)
-        return await self._write(key, value, expected, expires)
+        return await self._write(key, value, summary, metadata, expected, expires)
 
-    async def rewrite(self, entry: MemoryEntry, value: str) -> MemoryEntry:
-        """Replace the value of an entry if its version is still that of `entry`; keep its expiry."""
-        return await self._write(entry.key, value, entry.version, entry.expires)
+    async def rewrite(
+        self,
+        entry: MemoryEntry,
+        value: object,
+        *,
+        summary: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> MemoryEntry:
+        """Replace the value of an entry if its version is still that of `entry`; keep its expiry.
+
+        Also keep its summary and metadata, unless others are given.
+        """
+        summary = entry.summary if summary is None else summary
+        metadata = entry.metadata if metadata is None else metadata
+        return await self._write(entry.key, value, summary, metadata, entry.version, entry.expires)
 
     async def copy(self, entry: MemoryEntry, key: str) -> MemoryEntry:
-        """Write the value of `entry` under a free key, with the same expiry."""
-        return await self._write(key, entry.value, 0, entry.expires)
+        """Write the value of `entry` under a free key, with the same expiry, summary and metadata."""
+        return await self._write(key, entry.value, entry.summary, entry.metadata, 0, entry.expires)
 
-    async def _write(self, key: str, value: str, expected: int | None, expires: int | None) -> MemoryEntry:
-        entry = await self._store.memory_put(self.scope, key, value, expected=expected, expires=expires, by=self._by)
+    async def _write(
+        self,
+        key: str,
+        value: object,
+        summary: str,
+        metadata: Mapping[str, object] | None,
+        expected: int | None,
+        expires: int | None,
+    ) -> MemoryEntry:
+        entry = await self._store.memory_put(
+            *(self.scope, key, value),
+            summary=summary,
+            metadata=metadata,
+            expected=expected,
+            expires=expires,
+            by=self._by,
+        )
         self._tell()
         return entry
 
@@ -111,7 +170,7 @@ class Memory:
         return keys
 
     async def search(self, words: str, limit: int | None = None) -> list[MemoryEntry]:
-        """Entries that contain all these words in key or value, best first. No word is an operator.
+        """Entries that contain all these words in key, value or summary, best first. No word is an operator.
 
         Leaves out damaged entries.
         """

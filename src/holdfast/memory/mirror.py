@@ -23,6 +23,7 @@ from holdfast.eventloop import spawn
 from holdfast.memory import decisions
 from holdfast.memory.decisions import AUTHOR, EntryPlace, EntryState, FileDigests, MirrorBase, RefusedFile
 from holdfast.memory.folder import FolderContents, KnownDigests, MirrorFolder, WriteOutcome, entry_path
+from holdfast.memory.front_matter import FileContent, file_text, max_file_bytes
 from holdfast.store.memories import TAINTED_FILES
 from holdfast.toolkits.files.workspace import FileMissing
 
@@ -59,7 +60,7 @@ _Todo: TypeAlias = decisions.WriteFile | decisions.EraseFile | _SetAside
 
 
 def _state_of(entry: MemoryEntry) -> EntryState:
-    return EntryState(entry.version, decisions.digest_of(entry.value.encode()), entry.expires)
+    return EntryState(entry.version, decisions.digest_of(file_text(entry).encode()), entry.expires)
 
 
 class MirrorSync:
@@ -206,32 +207,42 @@ class MirrorSync:
             self._bases[place] = base
 
     async def _take(self, place: EntryPlace, expected: int, file: FileDigests) -> None:
-        text = await self._text(place, file)
-        if text is None:
+        found = await self._content(place, file)
+        if found is None:
             return
         known = self._entries.get(place)
         expires = None if known is None else known.expires
-        entry = await self._store.memory_put(*place, text, expected=expected, expires=expires, by=AUTHOR)
+        entry = await self._put(place, found, expected, expires)
         crash_point("mirror.put")
         self._entries[place] = EntryState(entry.version, file.value, expires)
         self._bases[place] = MirrorBase(decisions.MirroredCopy(entry.version, file.value, file.file))
         self._paths["taken"].append(entry_path(place))
 
-    async def _text(self, place: EntryPlace, file: FileDigests) -> str | None:
-        """The text of a file; None if it has changed since the decision."""
+    async def _put(self, place: EntryPlace, found: FileContent, expected: int, expires: int | None) -> MemoryEntry:
+        return await self._store.memory_put(
+            *(*place, found.value),
+            summary=found.summary,
+            metadata=found.metadata,
+            expected=expected,
+            expires=expires,
+            by=AUTHOR,
+        )
+
+    async def _content(self, place: EntryPlace, file: FileDigests) -> FileContent | None:
+        """The entry in a file; None if it has changed since the decision."""
         try:
-            seen, text = await run_to_end(self._folder.read, place)
+            seen, found = await run_to_end(self._folder.read, place)
         except FileMissing:
-            seen, text = None, ""
+            seen, found = None, None
         if seen != file:
             self._again = True
             return None
-        return text
+        return found
 
     async def _keep_both(self, place: EntryPlace, conflict: decisions.KeepBoth, file: FileDigests) -> None:
         """Put the file's text into its own entry; if there is no room, into a file of its own."""
-        text = await self._text(place, file)
-        if text is None:
+        found = await self._content(place, file)
+        if found is None:
             return
         scope, key = place
         others = {other: entry.value for (known, other), entry in self._entries.items() if known == scope}
@@ -242,7 +253,7 @@ class MirrorSync:
         self._again = True  # the kept text needs a file or a report
         try:
             if beside not in others:
-                kept = await self._store.memory_put(scope, beside, text, expected=0, by=AUTHOR)
+                kept = await self._put((scope, beside), found, 0, None)
                 self._entries[scope, beside] = _state_of(kept)
         except (errors.MemoryFull, errors.PayloadTooLarge):
             self._todo[place] = _SetAside(beside)
@@ -273,7 +284,7 @@ class MirrorSync:
         except MemoryCorrupt as error:
             self._refuse(place, error)
             return None
-        return None if entry is None or entry.version != self._entries[place].version else entry.value
+        return None if entry is None or entry.version != self._entries[place].version else file_text(entry)
 
     def _carry_out_all(self, values: dict[EntryPlace, str | None], before: dict[EntryPlace, MirrorBase]) -> None:
         for place, value in values.items():
@@ -330,7 +341,7 @@ class MirrorSync:
 @asynccontextmanager
 async def without_scopes(store: Store, folder: Path, scopes: Sequence[str]) -> AsyncGenerator[None]:
     """Remove the files of these scopes, and keep all mirrors of the folder out of it inside the block."""
-    opened = await run_to_end(MirrorFolder, folder, store.limits.memory_bytes, {})
+    opened = await run_to_end(MirrorFolder, folder, max_file_bytes(store.limits), {})
     try:
         await run_to_end(opened.remove_scopes, store.id, frozenset(scopes))
         yield
@@ -445,7 +456,7 @@ class Mirror:
 
     async def _sync_once(self) -> decisions.MirrorReport:
         opening = asyncio.ensure_future(
-            asyncio.to_thread(MirrorFolder, self.folder, self._store.limits.memory_bytes, self._digests)
+            asyncio.to_thread(MirrorFolder, self.folder, max_file_bytes(self._store.limits), self._digests)
         )
         try:
             folder = await asyncio.shield(opening)

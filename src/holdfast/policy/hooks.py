@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-    from holdfast.messages import ModelReply, ModelRequest, ToolResult
+    from holdfast.messages import ModelReply, ModelRequest, ToolResult, UserMessage
     from holdfast.turns.machine import Ending
 
 
@@ -59,7 +59,7 @@ ModelDecision: TypeAlias = Deny | Answer
 
 @dataclass(frozen=True, slots=True)
 class TurnContext(Generic[DepsT]):
-    """The turn in which a hook runs."""
+    """The turn for which a hook, a function that gives instructions, or a tool provider is asked."""
 
     session: str
     agent: str
@@ -67,12 +67,14 @@ class TurnContext(Generic[DepsT]):
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
     """The metadata of the session, and of the input that began the turn."""
     given_deps: object = field(default=NO_DEPS, compare=False, repr=False)
+    input: UserMessage | None = field(default=None, compare=False)
+    """The input that began the turn; None outside of a turn."""
 
     @property
     def deps(self) -> DepsT:
         """The dependencies of the runtime: ``hf.open(..., deps=...)``."""
         if self.given_deps is NO_DEPS:
-            raise DepsMissing("a hook")
+            raise DepsMissing("a function that is asked about a turn")
         return cast("DepsT", self.given_deps)
 
     def deny(self, reason: str) -> Deny:

@@ -100,6 +100,8 @@ class Limits(Budget, frozen=True, kw_only=True):
     """Budget of all sessions of the agent together in one day (UTC)."""
     total: Budget | None = None
     """Budget of all sessions of the agent together, ever."""
+    definition: timedelta | float = 30.0
+    """Time for the functions, filters and tool providers that define the agent for a turn, all together."""
     unpriced: Unpriced = "stop"
     """With a limit on money, a call of unknown price ends the turn (``"stop"``) or costs nothing (``"free"``)."""
 
@@ -109,8 +111,9 @@ class Limits(Budget, frozen=True, kw_only=True):
             check_int("limit repeats", self.repeats, least=2, most=100)
         for name, least in (("depth", 0), ("handoffs", 0), ("no_progress", 1), ("repairs", 0), ("continuations", 0)):
             check_int(f"limit {name}", getattr(self, name), least=least)
-        if self.deadline is not None:
-            milliseconds(self.deadline)
+        for span in (self.deadline, self.definition):
+            if span is not None:
+                milliseconds(span)
         for name in ("session", "daily", "total"):
             if type(given := getattr(self, name)) not in (Budget, type(None)):
                 raise InvalidArgument(f"limit {name}", given, "a Budget")

@@ -84,6 +84,8 @@ class Subject(Reach):
     """Its results are untrusted text."""
     digest: str = ""
     """The digest of the tool's definition."""
+    approval: bool = False
+    """Its toolset makes a person approve each call that the policy allows."""
 
     @property
     def reaches_out(self) -> bool:
@@ -149,7 +151,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     verdict: Verdict
     rule: str
-    """The deciding rule with its number; or ``default``, ``taint``, ``hook``."""
+    """The deciding rule with its number; or ``default``, ``taint``, ``toolset``, ``hook``."""
     why: str
     expires_ms: int | None = None
     """Time to answer the question; None for the default."""
@@ -590,6 +592,8 @@ def decide(policy: Policy | None, subject: Subject, taint: Taint = CLEAN, *, rea
             break
     if asked.taint:
         decision = _apply_taint(decision, subject, taint)
+    if subject.approval and decision.verdict == "allow":
+        decision = Decision("ask", "toolset", f"the toolset of {subject.tool} requires an approval")
     for parent in asked.above:
         over = decide(parent, subject, taint, real=real)
         decision = stricter_decision(decision, msgspec.structs.replace(over, rule=f"parent: {over.rule}"))

@@ -829,7 +829,7 @@ class ProcessContext(Generic[DepsT]):
         )
 
         async def stop(_: str) -> None:
-            await self._processes.end_child(child, f"the process {self.id} was cancelled")
+            await self._processes.end_child(child, f"the process {self.id} was cancelled", self._state.journal)
 
         async def call(_: str) -> dict[str, str]:
             registering = spawn(self._processes.register(child, registration, self._state.session))

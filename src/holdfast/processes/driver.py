@@ -182,10 +182,11 @@ class FunctionDrive(ProcessDrive):
 
     async def _is_orphan(self, made: Registration) -> bool:
         """True if its parent was cancelled, or ended before this process began."""
-        if made.parent is None or made.on_parent_end != "cancel":
+        parent = made.parent or (None if made.item is None else made.item.parent_process)
+        if parent is None or made.on_parent_end != "cancel":
             return False
         try:
-            status = (await self._store.journal(made.parent)).status
+            status = (await self._store.journal(parent)).status
         except errors.JournalMissing:
             return not self._state.starts
         # One that was cancelled may not have known of this one: a crash came before it could record it.
@@ -204,7 +205,8 @@ class FunctionDrive(ProcessDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
         await super()._take_inbox(pending, seen)
         for found in pending:
-            given = found.key.startswith(keys.TRANSFER_PREFIX) and found.input not in self._transferred
+            told = found.key.startswith((keys.TRANSFER_PREFIX, keys.CHILD_PREFIX))
+            given = told and found.input not in self._transferred
             if found.key == keys.ABANDON_KEY and self._abandoned is None:
                 self._abandoned = _admit_input(found, self._ledger.now())
             elif found.key.startswith(keys.PROGRESS_PREFIX) and found.input not in self._transferred:
@@ -468,6 +470,9 @@ class FunctionDrive(ProcessDrive):
     async def _after_end(self) -> None:
         state, error = self._state, self._state.error
         pending = await self._store.pending(self.session)
+        for found in pending:
+            if found.key.startswith(keys.CHILD_PREFIX):  # it was put below the process while that was ending
+                await self._ledger.append([_admit_input(found, self._ledger.now())])
         late = [found for found in pending if found.key.startswith(keys.TRANSFER_PREFIX)]
         if late and state.over:  # it was given to these sessions while its end was being recorded
             said = await process_value(self._store, state) if error is None else None
@@ -483,7 +488,8 @@ class FunctionDrive(ProcessDrive):
         if self._state.status == "cancelled":
             await self._processes.stop_below(self._state, f"the process {self._state.id} was cancelled")
         for child in self._state.children:
-            await self._processes.end_child(child, f"the process {self._state.id} that started it has ended")
+            why = f"the process {self._state.id} that started it has ended"
+            await self._processes.end_child(child, why, self.session)
         crash_point("process.children_told")
 
 

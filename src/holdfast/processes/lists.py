@@ -95,6 +95,7 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     status: ProcessStatus
     session: str | None = None
     parent: str | None = None
+    """The process that started it; of a work item the process, session or turn (``session/t3``) it belongs to."""
     attempt: int = 1
     created: int = 0
     updated: int = 0
@@ -152,7 +153,7 @@ def process_line(state: ProcessState) -> ProcessLine:
         name=state.name,
         status=cast("ProcessStatus", state.status),
         session=state.session,
-        parent=None if made is None or made.parent is None else keys.process_id_of(made.parent),
+        parent=_parent_name(made),
         attempt=state.attempt,
         created=state.created,
         updated=state.updated,
@@ -173,6 +174,12 @@ def process_line(state: ProcessState) -> ProcessLine:
     )
 
 
+def _parent_name(made: Registration | None) -> str | None:
+    if made is not None and made.parent is not None:
+        return keys.process_id_of(made.parent)
+    return None if made is None or made.item is None else made.item.parent_name
+
+
 def process_event(journal: str, seq: int, record: records.Record) -> ProcessEvent:
     """The event for a record; None for records that make none."""
 
@@ -186,6 +193,8 @@ def process_event(journal: str, seq: int, record: records.Record) -> ProcessEven
             other = "transferred" if record.key.startswith(keys.TRANSFER_PREFIX) else "came"
             if record.key.startswith(keys.PROGRESS_PREFIX):
                 other = "progressed"
+            if record.key.startswith(keys.CHILD_PREFIX):
+                other = "adopted"
             what = _INPUT_EVENTS.get(record.key, other)
             return event(what, detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
         case records.Started():

@@ -20,7 +20,7 @@ from holdfast.effects.canonical import as_declared, decode_value, encode_value, 
 from holdfast.errors.store import not_served
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.logs import log_event
-from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
+from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id, is_turn_id
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys, lists
 from holdfast.processes.context import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from holdfast.processes.work_item import ExternalWork
     from holdfast.runtime.context import RuntimeContext
+    from holdfast.runtime.session import Session
+    from holdfast.runtime.turn import Turn
 
 
 T = TypeVar("T")
@@ -279,18 +281,23 @@ class Processes:
         key: str | None = None,
         session: str | None = None,
         deadline: timedelta | float | None = None,
+        parent: Session[Any] | Turn[Any] | Process[Any] | str | None = None,
     ) -> ExternalWork:
         """Begin a work item: a process that a person or another system carries out. It is durable when this returns.
 
         Whoever has its id or its token ends it with `complete` or `fail`, in any process. The same `key` with the same
         content is the same item; with other content it raises `ProcessConflict`. The `session` is notified of its end.
         After `deadline` (a timedelta or seconds) it fails.
+
+        The `parent` is what it belongs to: a session, a turn or a process, or the name of one (``"s"``, ``"s/t3"``,
+        ``"process/p"``). Its session is notified of the end, and the item is forgotten with it. The item is cancelled
+        with the turn, and ends with the process.
         """
         from holdfast.processes.work_item import WorkItems, check_work_item  # it needs this module
 
         self._context.sessions.check_open()
         item = check_work_item(title, instructions, tags, requested_by, metadata, deadline)
-        return await WorkItems(self._context, self).begin(item, key, session)
+        return await WorkItems(self._context, self).begin(item, key, session, parent)
 
     def find_external(self, id: str) -> ExternalWork:
         """The handle of a work item, by its id or its token. This reads nothing."""
@@ -298,14 +305,19 @@ class Processes:
 
         return WorkItems(self._context, self).handle(id)
 
-    async def register(self, id: str, made: Registration, session: str | None) -> str:
-        """Record that a process is to run. The same registration again finds the same process."""
+    async def register(
+        self, id: str, made: Registration, session: str | None, under: tuple[str, str] | None = None
+    ) -> str:
+        """Record that a process is to run. The same registration again finds the same process.
+
+        `under` is the journal that it belongs to, and the key of the request that stops that.
+        """
         journal = keys.process_journal(id)
         size = len(msgspec.json.encode(made))
         if size > MAX_REGISTRATION:
             raise errors.PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
         try:
-            receipt = await self.accept(journal, made.name, made, session)
+            receipt = await self.accept(journal, made.name, made, session, under=under)
         except errors.JournalPruned as error:
             if error.same:
                 return id  # it has run, and does not run again
@@ -325,6 +337,7 @@ class Processes:
         *,
         patient: bool = False,
         old: str | None = None,
+        under: tuple[str, str] | None = None,
     ) -> Receipt:
         """Make the journal of a process together with its call: neither is ever there without the other.
 
@@ -333,6 +346,7 @@ class Processes:
         """
         is_task = isinstance(call, TaskCall)
         parent = None if is_task or call.on_parent_end != "cancel" else call.parent
+        above = None if parent is None else (parent, STOP_KEY)
         return await self._store.accept_into(
             journal,
             "process",
@@ -341,7 +355,7 @@ class Processes:
             key=keys.CALL_KEY,
             role=keys.TASK_ROLE if is_task else keys.PROCESS_ROLE,
             session=session,
-            under=None if parent is None else (parent, STOP_KEY),
+            under=under or above,
             spend=TASK_SPEND if is_task else None,
             patient=patient,
             parent=old,
@@ -525,12 +539,13 @@ class Processes:
             candidates = self._of_session(pages, last)
         else:
             candidates = pages(size=limit, before=last)
-        wanted = (status, name, session, parent)
+        wanted = (status, name, session)
         found: list[lists.ProcessLine] = []
         async for journals in candidates:
             for line in await self._lines(journals):
-                known = (line.status, line.name, line.session, line.parent)
+                known = (line.status, line.name, line.session)
                 fits = all(one is None or one == other for one, other in zip(wanted, known, strict=True))
+                fits = fits and (parent is None or parent in {line.parent, _session_of(line.parent)})
                 if fits and (tag is None or tag in line.tags):
                     found.append(line)
             if len(found) >= limit:
@@ -553,7 +568,12 @@ class Processes:
         """The children of a process, as its state names them."""
         try:
             state = await lists.read_process(self._store, keys.process_journal(parent))
-        except errors.JournalMissing:
+        except (errors.JournalMissing, errors.InvalidId):  # a session, or one of its turns
+            head, _, turn = parent.rpartition("/")
+            for session in [parent, *([head] if head and is_turn_id(turn) else [])]:
+                listed = lists.journal_pages(self._store, keys.PROCESS_ROLE, agent=keys.WORK_ITEM, session=session)
+                async for page in listed:
+                    yield _lines_after(page, last)
             return
         yield _lines_after(await self._journals([keys.process_journal(id) for id in state.children]), last)
 
@@ -776,8 +796,24 @@ class Processes:
             await self._context.children.stop_call(state.session, state.call.idempotency, reason)
         for session, number in state.turns:
             await self.stop_turn(session, number, reason)
-        for child in state.children:
-            await self.end_child(child, reason)
+        new = [found.key for found in await self._store.pending(state.journal)]
+        below = [key.removeprefix(keys.CHILD_PREFIX) for key in new if key.startswith(keys.CHILD_PREFIX)]
+        for child in (*state.children, *below):
+            await self.end_child(child, reason, state.journal)
+
+    async def stop_items(self, session: str, turn: str, reason: str) -> None:
+        """Cancel the work items that belong to a turn."""
+        for status in ("idle", "running", "waiting"):
+            pages = lists.journal_pages(
+                self._store, keys.PROCESS_ROLE, agent=keys.WORK_ITEM, session=session, status=status
+            )
+            async for page in pages:
+                for found in await lists.preview_processes(self._store, [line.id for line in page], tail=1):
+                    state = lists.state_of_preview(found)
+                    item = None if state.registration is None else state.registration.item
+                    if item is not None and (item.parent, item.turn) == (session, turn):
+                        with suppress(*lists.DAMAGE):  # then it does not go on either
+                            await self.request_cancel(state.id, f"the turn {session}/{turn} was stopped: {reason}")
 
     def tell_stuck(self, journal: str, error: errors.HoldfastError) -> None:
         """Record in the background why a process is stuck here, so that `stuck` reports it everywhere."""
@@ -842,13 +878,16 @@ class Processes:
             self._context.engine.retry(journal)
         return "requested" if fresh else "already_requested"
 
-    async def end_child(self, id: str, reason: str) -> None:
+    async def end_child(self, id: str, reason: str, parent: str) -> None:
         """Cancel a child whose parent has ended, unless it is to go on by itself."""
         try:
             state = await self.read(keys.process_journal(id))
         except (errors.ProcessUnknown, errors.StoreError):
             return
-        if not state.over and state.registration is not None and state.registration.on_parent_end == "cancel":
+        made = state.registration
+        if state.over or made is None or made.on_parent_end != "cancel":
+            return
+        if made.item is None or made.item.parent == parent:
             await self.request_cancel(id, reason)
 
     async def settle(self, journal: str) -> None:
@@ -893,6 +932,12 @@ class Processes:
         """Stop watching turns."""
         await asyncio.gather(*self._noting, return_exceptions=True)
         await cancel_all(list(self._turns.values()))
+
+
+def _session_of(parent: str | None) -> str | None:
+    """The session of a turn that a work item belongs to."""
+    head, _, turn = (parent or "").rpartition("/")
+    return head if head and is_turn_id(turn) else None
 
 
 def _list_position(line: Journal) -> tuple[int, str]:

@@ -18,6 +18,7 @@ import msgspec
 from holdfast import records as kinds
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import RecordUnreadable
+from holdfast.names import is_process_journal
 from holdfast.processes import keys
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ class WorkItem(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, Any] = {}
     span_ms: int | None = None
     """Most milliseconds from its acceptance to its end."""
+    parent: str | None = None
+    """The journal that it belongs to: of a session, or of a process."""
+    turn: str | None = None
+    """The turn of that session that it belongs to."""
+
+    @property
+    def parent_process(self) -> str | None:
+        """The journal of the process that it belongs to."""
+        return self.parent if self.parent is not None and is_process_journal(self.parent) else None
+
+    @property
+    def parent_name(self) -> str | None:
+        """What it belongs to, for people: the id of a process or a session, or ``session/turn``."""
+        if self.parent is None or self.turn is None:
+            return None if self.parent is None else keys.process_id_of(self.parent)
+        return f"{self.parent}/{self.turn}"
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,6 +123,8 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """The host made the call outside a turn. It is authorized before it begins."""
     notify: bool = False
     """A host call notifies its session when it ends."""
+    provided: dict[str, Any] | None = None
+    """The tool of a provider as it was listed for the turn (a `ChosenTool`); None for a tool of the agent's code."""
 
     @property
     def is_silent(self) -> bool:
@@ -215,6 +234,8 @@ class ProcessState:
                 self.register(bytes(record.body))
             case kinds.Admitted() if record.key.startswith(keys.TRANSFER_PREFIX):
                 self.session = transferred_to(bytes(record.body))
+            case kinds.Admitted() if record.key.startswith(keys.CHILD_PREFIX):
+                self.children[record.key.removeprefix(keys.CHILD_PREFIX)] = None
             case kinds.Admitted() if record.key.startswith(keys.PROGRESS_PREFIX):
                 said = msgspec.json.decode(bytes(record.body), type=dict[str, Any])
                 note, fraction = said.get("note") or None, said.get("fraction")

@@ -20,7 +20,7 @@ from holdfast import errors
 from holdfast.agent import Agent, narrow_agent
 from holdfast.crashpoints import crash_point
 from holdfast.errors.store import not_served
-from holdfast.eventloop import ignore_result, spawn
+from holdfast.eventloop import ignore_result, release_call_slot, spawn
 from holdfast.messages import Text
 from holdfast.policy import limits as policy_limits
 from holdfast.policy.limits import ROLE, Consumption, Mandate, promised_use
@@ -32,7 +32,6 @@ from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnOutcome, TurnReader
 from holdfast.store.inbox import STOP_KEY, stop_key
 from holdfast.toolkits.agents import SUB_AGENT_WAIT, SubAgentRefused, SubAgentRequest, SubAgentTurn
-from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
 from holdfast.turns.conversation import Conversation, UsageTotal, UserInput, decode_input
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_arg
 import msgspec
 
 from holdfast import errors, records
+from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import printable
 from holdfast.effects.performer import LeasedJournal, Performer, idempotency_key
@@ -85,7 +86,7 @@ class TaskDrive(ProcessDrive):
 
     async def _go_on(self, lease: Lease) -> bool:
         state, call = self._state, cast("TaskCall", self._state.call)
-        tool = self._context.tasks.find_tool(state.name, call.tool)
+        tool = self._context.tasks.find_tool(state.name, call)
         await self._look()
         if self._interruption is None:
             waits = JournalWaits(self._store, self.session)
@@ -548,7 +549,13 @@ class Tasks:
         tool = call.tool if approved else None
         version = (None, None) if tool is None else (tool.digest, tool.implementation)
         idempotency = call.idempotency or idempotency_key(self._store.leased_birthplace(session), session, call.key)
-        return TaskCall(sent.name, sent.arguments or {}, sent.id, turn, call.key, idempotency, begun, *version)
+        provided: dict[str, Any] | None = None
+        if call.tool is not None and call.tool.provided is not None:
+            from holdfast.tools.providers import chosen_tool  # only where agents have providers
+
+            provided = msgspec.to_builtins(chosen_tool(call.tool))
+        given = sent.name, sent.arguments or {}, sent.id, turn, call.key, idempotency
+        return TaskCall(*given, begun, *version, provided=provided)
 
     # ---- for hosts and for tools ----
 
@@ -631,7 +638,7 @@ class Tasks:
 
     def _recovery(self, state: ProcessState) -> RecoveredTask:
         name = "" if state.call is None else state.call.tool
-        tool = self.find_tool(state.name, name)
+        tool = None if state.call is None else self.find_tool(state.name, state.call)
         action: RecoveryAction = "left"
         if tool is not None and tool.repeat is not Repeat.NEVER:
             action = "rerun"
@@ -641,6 +648,12 @@ class Tasks:
             action = "asked" if tool.on_interrupt == "ask" else "interrupted"
         return RecoveredTask(state.id, state.session, name, state.by, action)
 
-    def find_tool(self, agent: str | None, name: str) -> AnyTool | None:
+    def find_tool(self, agent: str | None, call: TaskCall) -> AnyTool | None:
+        """The tool of a call, if the agent has it here."""
         known = self._context.agents.get(agent or "")
-        return None if known is None else known.tools.get(name)
+        if known is None or call.provided is None:
+            return None if known is None else known.tools.get(call.tool)
+        from holdfast.tools.providers import ChosenTool, tool_of_record  # only where agents have providers
+
+        chosen, providers = msgspec.convert(call.provided, ChosenTool), prepare(known).providers
+        return tool_of_record(chosen, known.tools, providers) if chosen.provider in providers else None

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, encode_value
-from holdfast.names import check_id, check_string, check_text
+from holdfast.names import check_id, check_string, check_text, is_process_journal, is_session_id, is_turn_id
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys
 from holdfast.processes.service import Process, Processes
 from holdfast.processes.state import TERMINAL_STATUSES, Registration, WorkItem
+from holdfast.runtime.turn import TurnReader
+from holdfast.store.inbox import STOP_KEY, stop_key
+from holdfast.turns.keys import input_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
     from holdfast.processes.service import Requested
     from holdfast.runtime.context import RuntimeContext
+    from holdfast.runtime.session import Session
+    from holdfast.runtime.turn import Turn
 
 
 MAX_TITLE: Final = 500
@@ -73,15 +81,73 @@ class WorkItems:
         self._context = context
         self._processes = processes
 
-    async def begin(self, item: WorkItem, key: str | None, session: str | None) -> ExternalWork:
+    async def begin(
+        self,
+        item: WorkItem,
+        key: str | None,
+        session: str | None,
+        parent: Session[Any] | Turn[Any] | Process[Any] | str | None = None,
+    ) -> ExternalWork:
         """Begin a work item; returns once it is durable. The same key with the same content is the same item."""
         suffix = secrets.token_hex(8) if key is None else digest("external", check_id("key", key))[:20]
+        id, under = f"{keys.WORK_ITEM}-{suffix}", None
+        store = self._context.store
         if session is not None:
-            await self._context.store.journal(check_id("session", session))  # it must exist: it is notified
-        registration = Registration(keys.WORK_ITEM, {}, "external", "abandon", item=item)
-        id = await self._processes.register(f"{keys.WORK_ITEM}-{suffix}", registration, session)
+            await store.journal(check_id("session", session))  # it must exist: it is notified
+        if parent is not None:
+            journal, turn = await self._find_parent(parent)
+            item = msgspec.structs.replace(item, parent=journal, turn=turn)
+            session, under = await self._enter(id, journal, turn, session)
+        ends = "abandon" if item.parent_process is None else "cancel"
+        registration = Registration(keys.WORK_ITEM, {}, "external", ends, item=item)
+        await self._processes.register(id, registration, session, under)
         crash_point("external.accepted")
         return self.handle(id)
+
+    async def _find_parent(self, given: Session[Any] | Turn[Any] | Process[Any] | str) -> tuple[str, str | None]:
+        """The journal of a parent, and its turn."""
+        if isinstance(given, Process):
+            return keys.process_journal(given.id), None
+        if not isinstance(given, str):
+            session = getattr(given, "session", None)
+            if session is None:
+                return check_id("parent", getattr(given, "id", given)), None
+            reader = TurnReader(self._context.store, session, input_number(given.id) or 0, 0, known=True)
+            await reader.read()
+            return session, reader.run or given.id  # an input may have entered the turn of another one
+        store, name = self._context.store, check_id("parent", given)
+        head, _, turn = name.rpartition("/")
+        if head and is_turn_id(turn):
+            with suppress(errors.JournalMissing):
+                return (await store.journal(name)).id, None  # a session may be called so
+            return head, turn
+        return name, None
+
+    async def _enter(
+        self, id: str, parent: str, turn: str | None, session: str | None
+    ) -> tuple[str | None, tuple[str, str] | None]:
+        """Let a parent know of an item; returns the session to notify, and the request that would stop the parent."""
+        store = self._context.store
+        if is_process_journal(parent):
+            with suppress(errors.JournalMissing, errors.JournalPruned):  # the parent knows of it, and may have ended
+                known = await store.journal(keys.process_journal(id))
+                return _session_of_item(session, known.session), (parent, STOP_KEY)
+            state = await self._processes.read(parent)
+            if state.over:
+                raise errors.ProcessInvalid(state.id, f"it has ended ({state.status}), and can't be a parent any more")
+            notified = _session_of_item(session, state.session)
+            await store.accept(parent, {"child": id}, key=f"{keys.CHILD_PREFIX}{id}")
+            crash_point("external.adopted")
+            self._context.poke(parent)
+            return notified, (parent, STOP_KEY)
+        if not is_session_id(parent) or (await store.journal(parent)).kind != "session":
+            raise errors.InvalidArgument("parent", parent, "a session, a turn (session/t3) or a process (process/ID)")
+        session = _session_of_item(session, parent)
+        if turn is None:
+            return session, None
+        if await store.input(parent, input_number(turn) or 0) is None:
+            raise errors.TurnUnknown(parent, turn)
+        return session, (parent, stop_key(turn))
 
     def handle(self, id: str) -> ExternalWork:
         """The handle of an item, by its id or token. Reads nothing."""
@@ -92,6 +158,14 @@ class WorkItems:
                 raise errors.WaitUnknown
             name = keys.process_id_of(journal)
         return ExternalWork(self._context, self._processes, name)
+
+
+def _session_of_item(given: str | None, of_parent: str | None) -> str | None:
+    """The session to notify; `InvalidArgument` if the host names another one than that of the parent."""
+    if given is not None and of_parent is not None and given != of_parent:
+        wanted = f"{of_parent!r}, the session of its parent, or none (begin it, then transfer it)"
+        raise errors.InvalidArgument("session", given, wanted)
+    return of_parent or given
 
 
 def check_work_item(

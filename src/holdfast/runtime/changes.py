@@ -284,7 +284,7 @@ class ChangeFeed:
     def touch(self, journal: str) -> None:
         """Wake the readers of `journal`, which has changed in this process: at once, or soon if it has live events."""
         buffer = self.buffers.get(journal)
-        if buffer is not None and self.sender is not None:
+        if buffer is not None and self.sender is not None and self.sender.followers:
             self.sender.mark(buffer)
         if self.tracer is not None:
             self.tracer.touch(journal)
@@ -415,7 +415,7 @@ class ChangeFeed:
         self.buffers[buffer.session] = buffer
         self._supersede(buffer)
         self._offer(buffer)
-        if self.sender is not None:
+        if self.sender is not None and self.sender.followers:
             self.sender.mark(buffer, begins=True)
 
     def remove_buffer(self, buffer: LiveEventBuffer) -> None:
@@ -424,7 +424,7 @@ class ChangeFeed:
         if self.buffers.get(buffer.session) is buffer:
             del self.buffers[buffer.session]
         self._keep_ended(buffer)
-        if self.sender is not None:
+        if self.sender is not None and self.sender.followers:
             self.sender.mark(buffer)
 
     def add_mirror(self, mirror: MirroredEvents) -> None:
@@ -671,8 +671,9 @@ class LiveEventBuffer(DriveEvents):
             self.trim(now)
         if self._later is None and self._feed.readers:
             self.wake()
-        if self._feed.sender is not None:
-            self._feed.sender.mark(self)
+        sender = self._feed.sender
+        if sender is not None and sender.followers:
+            sender.mark(self)
 
     def wake(self) -> None:
         """Wake the readers: at once, or `WAKE_INTERVAL` after their last wake."""

@@ -16,6 +16,7 @@ from holdfast import errors, names
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.performer import idempotency_key
+from holdfast.eventloop import release_call_slot
 from holdfast.policy import limits
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import keys, lists
@@ -24,10 +25,10 @@ from holdfast.records import Cancelled, Done, Failed, Unknown
 from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.budgets import used_by_spend
 from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.waits import JournalWaits
 from holdfast.store.spending import day_of
 from holdfast.toolkits.agents import find_handoff, list_sub_agents
 from holdfast.tools.definition import AnyTool, Complaint, Tool
-from holdfast.tools.functions import release_call_slot
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -110,11 +111,12 @@ class HostCall(Generic[R]):
 async def wait_for_call(context: RuntimeContext, id: str, *, parked: bool) -> ProcessState:
     """Wait until a host call has ended, or with `parked` until it waits for a person or an answer."""
     release_call_slot()  # a tool that waits here must not keep the call from running
-    head = 0
+    head, waits = 0, JournalWaits(context.store, id)
     while True:
         with context.changes.expecting(id, head, ends=True) as found:
             state = await context.tasks.task(id)
-            if state.over or (parked and state.status == "waiting"):
+            # One whose wait has been answered goes on soon.
+            if state.over or (parked and state.status == "waiting" and not await waits.any_ended(state.waits)):
                 return state
             error = context.sessions.stuck(id)
             if error is not None:
@@ -122,6 +124,31 @@ async def wait_for_call(context: RuntimeContext, id: str, *, parked: bool) -> Pr
             found.head = state.head
             await found.news
         head = found.head
+
+
+def find_tool(agent: Agent, tool: AnyTool | str) -> AnyTool:
+    """The tool of an agent that a host may call; `ToolInvalid` if there is none."""
+    asked = tool.name if isinstance(tool, Tool) else names.check_string("tool", tool)
+    found = agent.tools.get(asked)
+    if found is None or (isinstance(tool, Tool) and tool != found):
+        reason = f"the agent {agent.name!r} does not have it; it has: {', '.join(agent.tools) or 'none'}"
+        raise errors.ToolInvalid(asked, None, reason)
+    if find_handoff(found) is not None or any(list_sub_agents({asked: found})):
+        raise errors.ToolInvalid(asked, None, "it belongs to a turn: send the session, or the agent, an input")
+    return found
+
+
+def check_arguments(tool: AnyTool, arguments: dict[str, Any]) -> None:
+    """Raise `ArgumentsInvalid` with the complaint of the tool's schema."""
+    if type(arguments) is not dict:
+        raise errors.InvalidArgument("arguments", arguments, "an object with the arguments of the call")
+    check_json(arguments)
+    size = len(encode_value(arguments))
+    if size > MAX_ARGUMENTS:
+        raise errors.PayloadTooLarge("the arguments of a host call", size, MAX_ARGUMENTS)
+    bound = tool.bind(arguments)
+    if isinstance(bound, Complaint):
+        raise errors.ArgumentsInvalid(tool.name, arguments, bound.text)
 
 
 class HostCalls:
@@ -169,27 +196,12 @@ class HostCalls:
         agent = self._context.agents.get(name)
         if agent is None:
             raise errors.AgentUnknown(name, tuple(self._context.agents))
-        asked = tool.name if isinstance(tool, Tool) else names.check_string("tool", tool)
-        found = agent.tools.get(asked)
-        if found is None or (isinstance(tool, Tool) and tool != found):
-            reason = f"the agent {name!r} of the session {session!r} does not have it; it has: {', '.join(agent.tools)}"
-            raise errors.ToolInvalid(asked, None, reason)
-        if find_handoff(found) is not None or any(list_sub_agents({asked: found})):
-            raise errors.ToolInvalid(asked, None, "it belongs to a turn: send the session, or the agent, an input")
-        return agent, found
+        return agent, find_tool(agent, tool)
 
     async def _task_call(
         self, session: str, tool: AnyTool, arguments: dict[str, Any], key: str, *, notify: bool
     ) -> TaskCall:
-        if type(arguments) is not dict:
-            raise errors.InvalidArgument("arguments", arguments, "an object with the arguments of the call")
-        check_json(arguments)
-        size = len(encode_value(arguments))
-        if size > MAX_ARGUMENTS:
-            raise errors.PayloadTooLarge("the arguments of a host call", size, MAX_ARGUMENTS)
-        bound = tool.bind(arguments)
-        if isinstance(bound, Complaint):
-            raise errors.InvalidArgument("arguments", arguments, f"what {tool.name} takes ({bound.text})")
+        check_arguments(tool, arguments)
         # The call runs exactly as it was made: a secret can't be redacted later, so it is refused.
         self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         idempotency = idempotency_key(await self._store.birthplace(session), session, key)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent, OutputT
     from holdfast.clock import Clock
     from holdfast.deps import DepsSource
+    from holdfast.messages import Settings
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcess
@@ -214,11 +215,17 @@ async def open(
 
 
 async def run(
-    agent: Agent[T, OutputT], prompt: str, *, deadline: timedelta | float | None = None, deps: DepsSource[T] = NO_DEPS
+    agent: Agent[T, OutputT],
+    prompt: str,
+    *,
+    deadline: timedelta | float | None = None,
+    deps: DepsSource[T] = NO_DEPS,
+    model: str | None = None,
+    settings: Settings | None = None,
 ) -> TurnOutcome[OutputT]:
-    """Ask an agent once, on a temporary store in memory."""
+    """Ask an agent once, on a temporary store in memory. `model` and `settings`: see `Session.send`."""
     from holdfast.runtime.runtime import openings  # a process that opens no runtime does not load it
 
     await openings.here().enter()
     async with open(None, agents=[agent], deps=deps) as runtime:
-        return await runtime.run(agent, prompt, deadline=deadline)
+        return await runtime.run(agent, prompt, deadline=deadline, model=model, settings=settings)

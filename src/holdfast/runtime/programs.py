@@ -18,6 +18,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects import canonical, replay, scopes
 from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
 from holdfast.errors.world import SandboxFull, WorkerFailed
+from holdfast.eventloop import release_call_slot
 from holdfast.policy import approvals, limits, rules
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime import budgets, context, reconciliation
@@ -25,7 +26,6 @@ from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, SettledCall, settled
 from holdfast.runtime.tool_execution import ToolFailure
 from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number, contract
-from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys, programs
 from holdfast.turns.results import is_background, result_of
 from holdfast.turns.state import Results

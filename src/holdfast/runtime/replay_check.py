@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 import msgspec
 
 from holdfast import errors, records
-from holdfast.agent import Agent, agent_in_mode, prepare, team_of
+from holdfast.agent import Agent, prepare, team_of
 from holdfast.deps import NO_DEPS
 from holdfast.effects import performer, replay
 from holdfast.policy.limits import beyond_turn
@@ -136,19 +136,20 @@ class _Check:
         if finding is not None:
             return TurnCheck(turn.run, "divergence", status, (finding,))
         found = run.performer.drifts
+        agent = run.agent or agent  # as it is in this turn
         drifts = tuple(
-            [ReplayFinding(drift.key, drift.divergence, await self._changes(drift.key, agent, turn)) for drift in found]
+            [ReplayFinding(drift.key, drift.divergence, await self._changes(drift.key, agent)) for drift in found]
         )
         return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
 
-    async def _changes(self, key: str, agent: Agent, turn: OpenTurn) -> tuple[str, ...]:
+    async def _changes(self, key: str, agent: Agent) -> tuple[str, ...]:
         """Differences in the request of a model call; empty if the journal does not have the request."""
         if self._requests is None:
             self._requests = {found.key: found for found in await read_requests(self._store, self._session)}
         asked = self._requests.get(key)
         if asked is None or not asked.model:
             return ()
-        request, today = asked.request, prepare(agent_in_mode(agent, turn.mode)).environment
+        request, today = asked.request, prepare(agent).environment
         settings: dict[str, Any] = msgspec.to_builtins(request.settings)
         before = environment.Environment(asked.model, request.instructions, request.tools, request.output, settings)
         found = environment.environment_changes(before, today)

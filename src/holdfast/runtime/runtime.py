@@ -13,17 +13,27 @@ import shlex
 import signal
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar, overload
 
 from holdfast import errors, eventloop
 from holdfast.agent import Agent, OutputT, prepare, team_of
-from holdfast.deps import NO_DEPS, check_deps
+from holdfast.deps import NO_DEPS, check_deps, deps_of_context
 from holdfast.engine.embedded import EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.logs import log_event
 from holdfast.models import Model, prices
-from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
+from holdfast.names import (
+    MAX_INT,
+    check_id,
+    check_int,
+    is_process_journal,
+    is_pump_id,
+    is_session_id,
+    is_task_id,
+    is_trigger_id,
+)
 from holdfast.policy import limits, rules
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.processes import lists, service, sub_agents, tasks
@@ -43,6 +53,7 @@ from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.host_call import HostCall, HostCalls
 from holdfast.runtime.model_call import CompletionRequest, complete_once
+from holdfast.runtime.notifications import Notifications, PumpRecovery
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import AbortedCall, Session, Sessions
 from holdfast.runtime.side_channel import open_side_channel
@@ -61,6 +72,7 @@ if TYPE_CHECKING:
 
     from holdfast.events import Event
     from holdfast.memory import Memory
+    from holdfast.messages import Settings
     from holdfast.processes import definition
     from holdfast.records import Status
     from holdfast.runtime.turn import TurnOutcome
@@ -69,6 +81,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Journal, Settlement, Wait, Work
     from holdfast.store.moves import SessionReport
     from holdfast.store.retention import Forgotten
+    from holdfast.store.spending import Spend
     from holdfast.store.sqlite.backup import BackupReport
     from holdfast.telemetry import Telemetry
     from holdfast.tools.definition import AnyTool, Tool
@@ -221,6 +234,8 @@ class Runtime:
         """Durable functions and their runs."""
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
+        self.notifications = Notifications(self._context)
+        """Notifications: list, settle, and pump those of a session yourself."""
         self._retention = tuple(
             None if kept is None else rules.milliseconds(kept) / 1000 for kept in (process_retention, session_retention)
         )
@@ -270,7 +285,7 @@ class Runtime:
         """Log how much work of earlier processes this one finds."""
         found = [work.journal async for work, holder in lists.all_work(self.store) if holder is None]
         background = sum(is_process_journal(journal) or is_task_id(journal) for journal in found)
-        sessions = len(found) - background - sum(map(is_trigger_id, found))
+        sessions = sum(map(is_session_id, found))
         log_event(_log, logging.INFO, "recovered", count=len(found), sessions=sessions, processes=background)
 
     async def __aexit__(
@@ -295,11 +310,13 @@ class Runtime:
     async def _stop(self, grace: float) -> None:
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
+        self.notifications.stop()
         if self._pruning is not None:
             self._pruning.cancel()
             await asyncio.gather(self._pruning, return_exceptions=True)
         if self._engine is not None:
             await self._engine.stop(grace)
+        await self.notifications.close()
         await self._context.turn_hooks.close(until - asyncio.get_running_loop().time())
         await self._context.programs.close()
         await self.processes.close()
@@ -348,6 +365,8 @@ class Runtime:
         if self._drives and known is None:
             for tool in agent.tools.values():
                 check_deps(self._deps, tool.accepts.deps, f"the tool {tool.name!r} of the agent {agent.name!r}")
+            for instruct in () if (choices := prepare(agent).choices) is None else choices.functions:
+                check_deps(self._deps, deps_of_context(instruct), f"the instructions of the agent {agent.name!r}")
         if known is None:
             check_workspaces([agent], self.store.path)
             self.agents[agent.name] = agent
@@ -376,6 +395,14 @@ class Runtime:
     ) -> list[Journal]:
         """List sessions, the last changed first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
+
+    async def spent(self, agent: Agent[Any, Any] | str, *, day: date | None = None) -> Spend:
+        """Everything that the sessions of an agent have used, in total or on one day (UTC): what `Limits` counts.
+
+        It is counted with the records and costs one read, however many sessions there are.
+        """
+        name = agent.name if isinstance(agent, Agent) else agent
+        return await self.store.spent(name, None if day is None else (day - date(1970, 1, 1)).days)
 
     async def forget(
         self,
@@ -465,14 +492,20 @@ class Runtime:
         key: str | None = None,
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> TurnOutcome[OutputT]:
-        """Send a prompt and wait for the outcome, in a new session unless `session` names one."""
+        """Send a prompt and wait for the outcome, in a new session unless `session` names one.
+
+        `model` and `settings` are for this turn, in place of those of the agent: see `Session.send`.
+        """
         name = f"run-{secrets.token_hex(6)}" if session is None else session
         check_id("session", name)
         # Expected before the input is accepted: the end can't be missed, and nothing has to be read.
         with self._context.changes.expecting(name, MAX_INT, ends=True) as expected:
             asked = self._sessions.handle(name, agent, expected=expected)
-            return await (await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)).outcome()
+            options: dict[str, Any] = {"deadline": deadline, "metadata": metadata, "model": model, "settings": settings}
+            return await (await asked.send(prompt, key=key, **options)).outcome()
 
     @overload
     async def call(
@@ -780,7 +813,8 @@ class Runtime:
         return self._context.memories.memory(scope, by)
 
     def gate_changed(self, session: str | None = None) -> None:
-        """Ask `can_deliver` again: for one session, or for all."""
+        """Ask `can_deliver` again, also for pumps: for one session, or for all."""
+        self.notifications.gate_changed(session)
         if self._engine is None:
             return
         if session is None:
@@ -802,6 +836,8 @@ class Runtime:
 
     def _drive_of(self, work: Work | str, stops_only: bool) -> JournalDrive | None:
         session = work if isinstance(work, str) else work.journal
+        if is_pump_id(session):
+            return PumpRecovery(self._context, session)
         if is_trigger_id(session):
             return None if self._only is not None else self.triggers.drive_of(session)
         if is_process_journal(session) or is_task_id(session):

@@ -15,7 +15,8 @@ from holdfast import errors, media, names
 from holdfast.agent import Agent, OutputT_co, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
-from holdfast.messages import Attachment, Message, Text, Usage
+from holdfast.messages import Attachment, Message, Settings, Text, Usage
+from holdfast.models.registry import check_model_name
 from holdfast.policy.admission import Admission, decode_admission, encode_admission, find_input_error
 from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
@@ -27,7 +28,15 @@ from holdfast.runtime.changes import Cursor, Expectation, follow_session, sessio
 from holdfast.runtime.turn import CancelStatus, Turn
 from holdfast.store.inbox import AdmissionWindow, stop_call_key, stop_key
 from holdfast.turns import keys, results
-from holdfast.turns.conversation import CancelRequest, UsageTotal, UserInput, deadline_wait, decode_input, input_blobs
+from holdfast.turns.conversation import (
+    CancelRequest,
+    Conversation,
+    UsageTotal,
+    UserInput,
+    deadline_wait,
+    decode_input,
+    input_blobs,
+)
 from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
@@ -107,6 +116,8 @@ class Session(Generic[OutputT_co]):
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
         untrusted: bool = False,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> Turn[OutputT_co]:
         """Send an input. When this returns, it is durable and will be answered.
 
@@ -116,7 +127,12 @@ class Session(Generic[OutputT_co]):
         values, or results of `runtime.attachments.put`. `metadata` is a JSON object about the input for tools, hooks,
         events and the history; the model does not see it. `untrusted` says that strangers wrote the input (a mail, a
         form): it taints the session like a page that a tool has read.
+
+        `model` is the name of a model for this turn, in place of the agent's; each of the `settings` that you set
+        replaces that of the agent. Both hold for the whole turn, also after a handoff or a restart, and not for
+        sub-agents; an input that steers can't have them.
         """
+        requested = _check_request(model, settings, steer=steer)
         if metadata is not None:
             metadata = _check_metadata(metadata)
         agent = await self._named_agent()
@@ -128,6 +144,8 @@ class Session(Generic[OutputT_co]):
             deadline_ms=None if deadline is None else milliseconds(deadline),
             deadline_from_start=self._from_start and deadline is not None,
             metadata=metadata,
+            model=model,
+            settings=requested,
             caller="" if (tracer := self._context.changes.tracer) is None else tracer.export.caller(),
             taint=InputTaint(f"{f'the input {key!r}' if key else 'an input'} of {self.id}") if untrusted else None,
         )
@@ -200,16 +218,39 @@ class Session(Generic[OutputT_co]):
         """The status: idle, running, waiting, or how the last turn ended."""
         return (await self._context.store.journal(self.id)).status
 
+    async def open_turn(self) -> Turn[OutputT_co] | None:
+        """The turn that runs or waits, or else the next in the queue; None if all turns have ended."""
+        conversation, queued = await self._read_turns()
+        if conversation.turn is not None:
+            return self.turn(conversation.turn.run)
+        return self.turn(queued[0]) if queued else None
+
+    async def last_turn(self) -> Turn[OutputT_co] | None:
+        """The newest turn, also one in the queue or the retry of another; None in a fork that has none of its own."""
+        conversation, queued = await self._read_turns()
+        last = conversation.last if conversation.turn is None else conversation.turn.run
+        if queued:
+            return self.turn(queued[-1])
+        own = last and await self._context.store.input(self.id, keys.input_number(last) or 0)  # else of the parent
+        return self.turn(last) if own else None
+
+    async def _read_turns(self) -> tuple[Conversation, list[str]]:
+        """The conversation, and the turns in the queue."""
+        store = self._context.store
+        while True:
+            conversation = await session_records.read_present(store, self.id)
+            queued, after = list[str](), 0
+            while page := await store.pending(self.id, after=after):
+                queued += [keys.turn_id(each.input) for each in page if isinstance(decode_input(each.body), UserInput)]
+                after = page[-1].input
+            if conversation.turn or queued or (await store.journal(self.id)).head == conversation.seq:
+                return conversation, queued  # else a turn may have begun between the two reads
+
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
         reason = names.check_text("reason", reason)
-        conversation = await session_records.read_present(self._context.store, self.id)
-        if conversation.turn is not None:
-            return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
-        for found in await self._context.store.pending(self.id):
-            if isinstance(decode_input(found.body), UserInput):
-                return await self._context.sessions.request_stop(self.id, keys.turn_id(found.input), reason)
-        return "too_late"
+        turn = await self.open_turn()
+        return "too_late" if turn is None else await self._context.sessions.request_stop(self.id, turn.id, reason)
 
     async def history(self, *, at: int | None = None) -> list[Message]:
         """All messages, oldest first, including those of the running turn; `at` shows them as of a record."""
@@ -275,6 +316,21 @@ def _check_metadata(given: object) -> dict[str, Any]:
     found = cast("dict[str, Any]", given)
     check_json(found)
     return found
+
+
+def _check_request(model: object, settings: object, *, steer: bool) -> dict[str, Any] | None:
+    """The settings that an input asks for, as it keeps them. An unknown model is refused here."""
+    if model is not None:
+        check_model_name(names.check_string("model", model))
+    if steer and (model is not None or settings is not None):
+        raise errors.InvalidArgument("steer", steer, "False where a model or settings are given: they are for a turn")
+    if settings is None:
+        return None
+    if not isinstance(settings, Settings):
+        raise errors.InvalidArgument("settings", settings, "a Settings")
+    given: dict[str, Any] = msgspec.to_builtins(settings)
+    check_json(given)
+    return given or None
 
 
 def _input_parts(content: object) -> list[Text | media.File | Attachment]:
@@ -509,6 +565,7 @@ class Sessions:
         crash_point("cancel.accepted")
         # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
         await self._context.children.stop_turn(session, run, reason)
+        await self._context.processes.stop_items(session, run, reason)
         return "requested" if fresh else "already_requested"
 
     async def request_call_stop(self, session: str, run: str, call: str, reason: str) -> CancelStatus:

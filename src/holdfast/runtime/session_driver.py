@@ -118,6 +118,15 @@ def check_gate(given: Callable[[str], bool | Awaitable[bool]] | None) -> Callabl
     return ask
 
 
+async def is_gate_open(gate: Callable[[str], Awaitable[bool]], session: str) -> bool:
+    """The answer of the host's `can_deliver`. The turn may go on or end meanwhile."""
+    try:
+        return await gate(session)
+    except Exception:  # the host's own function: nothing is lost over it, the next look asks again
+        _log.exception("can_deliver failed for session %r; its notifications wait", session)
+        return False
+
+
 def check_session_id(id: str) -> str:
     """Return the id, or raise `NotASession` for a task, which never reads notifications."""
     if isinstance(id, str) and names.is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -154,7 +163,6 @@ class SessionDrive(drive.JournalDrive):
         """The turn under way."""
         self.show: Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
         """Publish a live event."""
-        self.waits = JournalWaits(self._store, session)
         self._claimed = self._claim()  # at once, after the writes that are under way for the session
         self._agent_name: str | None = None
         """The session's current agent, also if this runtime does not have it."""
@@ -185,6 +193,11 @@ class SessionDrive(drive.JournalDrive):
         """Set when the turn has ended or must stop."""
         self._lease: Lease
         self._live_events: LiveEventBuffer
+
+    @property
+    def waits(self) -> JournalWaits:
+        """The waits of the session; most turns have none."""
+        return JournalWaits(self._store, self.session)
 
     # ---- the drive ----
 
@@ -387,7 +400,12 @@ class SessionDrive(drive.JournalDrive):
         if ends:
             await self._ledger.append([record for end in ends for record in await self._end_records(end)])
             self.context.changes.ended(self.session)
-        if ready and self._may_deliver() and await self._gate_is_open() and self._may_deliver():
+        if (
+            ready
+            and self._may_deliver()
+            and await is_gate_open(self.context.can_deliver, self.session)
+            and self._may_deliver()
+        ):
             await self._deliver(ready)
         self._seen = seen
 
@@ -425,14 +443,6 @@ class SessionDrive(drive.JournalDrive):
             self._held_back = True  # those before it have not entered yet
             return False
         return True
-
-    async def _gate_is_open(self) -> bool:
-        """The answer of the host's `can_deliver`. The turn may go on or end meanwhile."""
-        try:
-            return await self.context.can_deliver(self.session)
-        except Exception:  # the host's own function: nothing is lost over it, the next look asks again
-            _log.exception("can_deliver failed for session %r; its notifications wait", self.session)
-            return False
 
     def _stop_open(self) -> None:
         """Interrupt the open turn if a stop request names it, or its deadline has passed."""
@@ -608,6 +618,7 @@ class SessionDrive(drive.JournalDrive):
         asked: list[Record] = [] if interruption.stop is None else [await self._admit(interruption.stop)]
         if self._agent is None or prepare(self._agent).sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
+        await self.context.processes.stop_items(self.session, run.run, interruption.ending.message)
         why = results.stop_reason(interruption.ending.status, interruption.ending.message)
         left = [
             msgspec.structs.replace(record, why=why)

@@ -16,7 +16,7 @@ from holdfast.turns import keys, programs
 from holdfast.turns.compaction.plan import decode_asked, decode_compaction, is_compaction
 from holdfast.turns.conversation import Conversation, ending_of_record
 from holdfast.turns.environment import Environment, decode_environment, is_environment, prefix_of
-from holdfast.turns.fold import decode_fold, encode_fold, is_fold_due
+from holdfast.turns.fold import decode_fold, encode_fold
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -124,9 +124,19 @@ class RecentConversations:
             self.take(next(iter(self._kept)))
 
 
+FOLD_RECORDS: Final = 64
+"""Least records between two folds of a session."""
+_RECORD_BYTES: Final = 256
+"""Another record in so many bytes of the last fold: folds together are not much larger than the records."""
+
+
 def save_fold(store: Store, lease: contract.Lease, conversation: Conversation) -> None:
-    """Save the fold of a conversation with the next commit, if one is due. A failure to save it is ignored."""
-    if not is_fold_due(conversation):
+    """Save the fold of a conversation with the next commit, if enough records have come since the newest one.
+
+    A failure to save it is ignored.
+    """
+    due = max(FOLD_RECORDS, conversation.fold_size // _RECORD_BYTES)
+    if conversation.turn is not None or conversation.unsaved < due:
         return
     body = encode_fold(conversation)
     conversation.unsaved, conversation.fold_size = 0, len(body)

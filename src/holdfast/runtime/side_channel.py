@@ -228,8 +228,8 @@ class LiveSender:
         self.feed = feed
         self.sockets = sockets
         self.links: set[ReceiverLink] = set()
-        self._followers: dict[str, set[ReceiverLink]] = {}
-        """The receivers that follow each session, or all (`ALL_JOURNALS`)."""
+        self.followers: dict[str, set[ReceiverLink]] = {}
+        """The receivers that follow each session, or all (`ALL_JOURNALS`); empty as long as nobody else watches."""
         self._listener = sockets.listen()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listener.socket, self._accept)
@@ -245,12 +245,12 @@ class LiveSender:
         return self._listener.name
 
     def mark(self, buffer: LiveEventBuffer, *, begins: bool = False) -> None:
-        """Send the news of a drive soon, if a receiver follows its session.
+        """Send the news of a drive soon, if a receiver follows its session. Without `followers` this needs no call.
 
         A drive that `begins` is announced at once, before its first record is durable: so receivers know that the
         record has live events before it.
         """
-        if self._followers and (buffer.session in self._followers or ALL_JOURNALS in self._followers):
+        if buffer.session in self.followers or ALL_JOURNALS in self.followers:
             self._changed[buffer] = None
             if begins and self._later is not None:
                 self._later.cancel()
@@ -266,7 +266,7 @@ class LiveSender:
         touched: dict[ReceiverLink, None] = {}
         for buffer in changed:
             for name in (buffer.session, ALL_JOURNALS):
-                for link in self._followers.get(name, ()):
+                for link in self.followers.get(name, ()):
                     link.add(buffer, pages)
                     touched[link] = None
         for link in touched:
@@ -277,11 +277,11 @@ class LiveSender:
         wanted, before = frozenset(sessions), link.sessions
         link.sessions = wanted
         for session in before - wanted:
-            self._followers[session].discard(link)
-            if not self._followers[session]:
-                del self._followers[session]
+            self.followers[session].discard(link)
+            if not self.followers[session]:
+                del self.followers[session]
         for session in wanted - before:
-            self._followers.setdefault(session, set()).add(link)
+            self.followers.setdefault(session, set()).add(link)
         if ALL_JOURNALS in wanted - before:
             return list(self.feed.buffers.values())
         drives = [self.feed.newest_buffer(session) for session in wanted - before]

@@ -16,6 +16,7 @@ import msgspec
 from holdfast import errors, eventloop, names
 from holdfast.effects.canonical import digest
 from holdfast.events import EVENTS, Event
+from holdfast.messages import Settings  # noqa: TC001  a field of a struct
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.changes import follow_session, follow_store, session_cursor, store_cursor
 
@@ -46,6 +47,15 @@ class EmitRequest(msgspec.Struct, frozen=True):
     session: str | None = None
     client_request_id: str | None = None
     metadata: dict[str, Any] | None = None
+    model: str | None = None
+    """The name of the model of the turn; None: that of the agent."""
+    settings: Settings | None = None
+    """Settings of the turn, which replace those of the agent."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The request as arguments of `Session.send`."""
+        return {"metadata": self.metadata, "model": self.model, "settings": self.settings}
 
 
 class Control:
@@ -82,7 +92,7 @@ class Control:
         elif slots is not None:
             await slots.acquire()
         try:
-            turn = await session.send(request.input, key=key, deadline=self.timeout, metadata=request.metadata)
+            turn = await session.send(request.input, key=key, deadline=self.timeout, **request.options)
         except BaseException:
             if begin is not None:
                 begin()
@@ -164,7 +174,7 @@ async def emit(context: RuntimeContext, request: EmitRequest, control: Control |
         key = key or f"emit-{secrets.token_hex(8)}"
         return await control._emit(context, request, name, key)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     session = context.sessions.handle(name, request.agent)
-    return Emitted(await session.send(request.input, key=key, metadata=request.metadata))
+    return Emitted(await session.send(request.input, key=key, **request.options))
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from holdfast.processes.tasks import Tasks
 from holdfast.processes.work_item import ExternalWork
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.host_call import HostCall
+from holdfast.runtime.notifications import Notifications, PumpedNotification
 from holdfast.runtime.open import open as open_runtime
 from holdfast.runtime.open import run
 from holdfast.runtime.runtime import Runtime
@@ -46,7 +47,8 @@ OMITTED: Final[dict[str, frozenset[str]]] = {
         "Runtime": "store redactor children serve",
         "Processes": """accept add answer_on_end as_declared begin begin_drive cancel close drive_of
             end_child find is_left leave procedure read register request_cancel send_signal settle settle_outside
-            start stop_below stop_turn tell_stuck watch_turn""",
+            start stop_below stop_items stop_turn tell_stuck watch_turn""",
+        "Notifications": "close gate_changed stop",
         "Tasks": "adopt find_tool note_recovery start task_for_call",
         "Triggers": "drive_of enabled_source every occurred stop targets",
         "Subscription": "start",
@@ -262,6 +264,18 @@ class SyncSubscription(SyncHandle):
     __slots__ = ()
 
 
+class SyncNotifications(SyncHandle):
+    """`runtime.notifications`, for callers that are not async."""
+
+    __slots__ = ()
+
+
+class SyncPumpedNotification(SyncHandle):
+    """A notification in the hands of a pump, for callers that are not async."""
+
+    __slots__ = ()
+
+
 class SyncEmitted(SyncHandle):
     """`hf.Emitted`, for callers that are not async."""
 
@@ -323,6 +337,8 @@ FACADES: Final[dict[type, type[SyncHandle]]] = {
     Trigger: SyncTrigger,
     Subscription: SyncSubscription,
     Emitted: SyncEmitted,
+    Notifications: SyncNotifications,
+    PumpedNotification: SyncPumpedNotification,
 }
 _open: Final[weakref.WeakSet[SyncRuntime]] = weakref.WeakSet()
 

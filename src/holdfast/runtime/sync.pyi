@@ -8,6 +8,7 @@ from collections.abc import Awaitable as Awaitable
 from collections.abc import Callable, Coroutine, Iterator
 from collections.abc import Mapping as Mapping
 from collections.abc import Sequence as Sequence
+from datetime import date as date
 from datetime import datetime as datetime
 from datetime import timedelta as timedelta
 from pathlib import Path as Path
@@ -22,8 +23,10 @@ from holdfast.agent import OutputT_co as OutputT_co
 from holdfast.clock import Clock as Clock
 from holdfast.deps import DepsSource as DepsSource
 from holdfast.events import Event as Event
+from holdfast.memory.handle import T as T2
 from holdfast.messages import Attachment as Attachment
 from holdfast.messages import Message as Message
+from holdfast.messages import Settings as Settings
 from holdfast.messages import Text as Text
 from holdfast.models import Model as Model
 from holdfast.models.prices import Price as Price
@@ -48,7 +51,7 @@ from holdfast.runtime import session_records as session_records
 from holdfast.runtime.approvals import Approval as Approval
 from holdfast.runtime.host_call import CallStatus as CallStatus
 from holdfast.runtime.host_call import R as R2
-from holdfast.runtime.open import T as T2
+from holdfast.runtime.open import T as T3
 from holdfast.runtime.runtime import P as P
 from holdfast.runtime.runtime import R as R
 from holdfast.runtime.session import AbortedCall as AbortedCall
@@ -70,7 +73,10 @@ from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
 from holdfast.store.moves import SessionReport as SessionReport
+from holdfast.store.notifications import NotificationState as NotificationState
+from holdfast.store.notifications import SettledByHand as SettledByHand
 from holdfast.store.retention import Forgotten as Forgotten
+from holdfast.store.spending import Spend as Spend
 from holdfast.store.sqlite.backup import BackupReport as BackupReport
 from holdfast.telemetry import Telemetry as Telemetry
 from holdfast.tools.definition import AnyTool as AnyTool
@@ -95,6 +101,7 @@ class SyncRuntime:
     tasks: SyncTasks
     processes: SyncProcesses
     triggers: SyncTriggers
+    notifications: SyncNotifications
     def close(self, *, grace: float = ...) -> None:
         """Accept nothing new, let short work finish within `grace` seconds, leave the rest to the next runtime."""
     def register(self, agent: Agent) -> Agent:
@@ -107,6 +114,8 @@ class SyncRuntime:
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
     ) -> list[Journal]:
         """List sessions, the last changed first."""
+    def spent(self, agent: Agent[Any, Any] | str, *, day: date | None = None) -> Spend:
+        """Everything that the sessions of an agent have used, in total or on one day (UTC): what `Limits` counts."""
     def forget(
         self,
         session: str,
@@ -148,6 +157,8 @@ class SyncRuntime:
         key: str | None = None,
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> TurnOutcome[OutputT]:
         """Send a prompt and wait for the outcome, in a new session unless `session` names one."""
     @overload
@@ -293,7 +304,7 @@ class SyncRuntime:
     def memory(self, scope: str, *, by: str | None = None) -> SyncMemory:
         """The memory of a scope: texts that outlive sessions, mirrored as files next to the store."""
     def gate_changed(self, session: str | None = None) -> None:
-        """Ask `can_deliver` again: for one session, or for all."""
+        """Ask `can_deliver` again, also for pumps: for one session, or for all."""
     def recover(self) -> list[tasks.RecoveredTask]:
         """Recover the background calls of dead processes; returns each with the action taken."""
     @property
@@ -318,6 +329,8 @@ class SyncSession(Generic[OutputT_co]):
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
         untrusted: bool = False,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> SyncTurn[OutputT_co]:
         """Send an input. When this returns, it is durable and will be answered."""
     def compact(self, *, key: str | None = None) -> SyncTurn:
@@ -330,6 +343,10 @@ class SyncSession(Generic[OutputT_co]):
         """The metadata with which the session was opened."""
     def status(self) -> Status:
         """The status: idle, running, waiting, or how the last turn ended."""
+    def open_turn(self) -> SyncTurn[OutputT_co] | None:
+        """The turn that runs or waits, or else the next in the queue; None if all turns have ended."""
+    def last_turn(self) -> SyncTurn[OutputT_co] | None:
+        """The newest turn, also one in the queue or the retry of another; None in a fork that has none of its own."""
     def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; returns `too_late` if there is none."""
     def history(self, *, at: int | None = None) -> list[Message]:
@@ -413,6 +430,7 @@ class SyncProcesses:
         key: str | None = None,
         session: str | None = None,
         deadline: timedelta | float | None = None,
+        parent: SyncSession[Any] | SyncTurn[Any] | SyncProcess[Any] | str | None = None,
     ) -> SyncExternalWork:
         """Begin a work item: a process that a person or another system carries out. It is durable when this returns."""
     def find_external(self, id: str) -> SyncExternalWork:
@@ -519,16 +537,34 @@ class SyncMemory:
     scope: Any
     def written_by(self, by: str) -> SyncMemory:
         """The same memory for another author."""
-    def get(self, key: str) -> MemoryEntry | None:
-        """The entry; None without one."""
+    @overload
+    def get(self, key: str, *, returns: None = None) -> MemoryEntry | None: ...
+    @overload
+    def get(self, key: str, *, returns: type[T2]) -> MemoryEntry[T2] | None: ...
+    def get(self, key: str, *, returns: type[Any] | None = None) -> MemoryEntry | None:
+        """The entry; None without one. Its value has the type `returns`, by default a text or plain JSON types."""
     def put(
-        self, key: str, value: str, *, expected: int | None = None, ttl: timedelta | float | None = None
+        self,
+        key: str,
+        value: object,
+        *,
+        summary: str = "",
+        metadata: Mapping[str, object] | None = None,
+        expected: int | None = None,
+        ttl: timedelta | float | None = None,
     ) -> MemoryEntry:
-        """Write an entry; returns it with its new version."""
-    def rewrite(self, entry: MemoryEntry, value: str) -> MemoryEntry:
+        """Write an entry, a text or a value with a JSON form; returns it with its new version."""
+    def rewrite(
+        self,
+        entry: MemoryEntry,
+        value: object,
+        *,
+        summary: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> MemoryEntry:
         """Replace the value of an entry if its version is still that of `entry`; keep its expiry."""
     def copy(self, entry: MemoryEntry, key: str) -> MemoryEntry:
-        """Write the value of `entry` under a free key, with the same expiry."""
+        """Write the value of `entry` under a free key, with the same expiry, summary and metadata."""
     def delete(self, key: str, *, expected: int | None = None) -> MemoryEntry | None:
         """Remove an entry; returns it, or None without one. Its history stays."""
     def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[MemoryEntry]:
@@ -538,7 +574,7 @@ class SyncMemory:
     def damaged(self, prefix: str = "") -> list[str]:
         """The keys of entries with a wrong checksum. Write them again, or restore them from a backup."""
     def search(self, words: str, limit: int | None = None) -> list[MemoryEntry]:
-        """Entries that contain all these words in key or value, best first. No word is an operator."""
+        """Entries that contain all these words in key, value or summary, best first. No word is an operator."""
     def history(self, key: str, limit: int | None = None) -> list[MemoryChange]:
         """The changes of an entry, newest first, also of a deleted one. The store keeps a limited number."""
 
@@ -590,10 +626,51 @@ class SyncEmitted:
     def cancel(self, reason: str = "") -> CancelStatus:
         """Request that the turn is stopped."""
 
+class SyncNotifications:
+    def list(
+        self,
+        session: str | None = None,
+        state: NotificationState | None = None,
+        *,
+        before: Notification | None = None,
+        limit: int = 50,
+    ) -> list[Notification]:
+        """Notifications, newest first; ``state="claimed"``: those in flight. `before` is the last one of a page."""
+    def settle(self, id: int, state: SettledByHand) -> bool:
+        """Settle one by hand: ``cancelled``, ``acknowledged``, or a dead one ``queued`` again. False if too late."""
+    def pump(
+        self,
+        session: str,
+        *,
+        can_deliver: Callable[[str], bool | Awaitable[bool]] | None = None,
+        interval: timedelta | float = ...,
+    ) -> Iterator[SyncPumpedNotification]:
+        """Take the notifications of a session yourself, one at a time, in the order of delivery."""
+
+class SyncPumpedNotification:
+    notification: Final[Notification]
+    id: Final[int]
+    @property
+    def title(self) -> str: ...
+    @property
+    def body(self) -> str: ...
+    @property
+    def payload(self) -> Any: ...
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered, this time included."""
+    @property
+    def text(self) -> str:
+        """The text for a model: title and body, fenced as data."""
+    def ack(self) -> bool:
+        """Acknowledge it: it is done. False if it was settled otherwise, or its pump has lost it."""
+    def requeue(self, delay: timedelta | float | None = None, reason: str = "") -> bool:
+        """Queue it again: after `delay` (a timedelta or seconds; by default 1 s, doubled with each attempt)."""
+
 def open_sync(
     path: Path | str | None,
     *,
-    agents: Sequence[Agent[T2, Any]] = ...,
+    agents: Sequence[Agent[T3, Any]] = ...,
     durability: Durability = "power",
     lease_ms: int = ...,
     concurrency: int = ...,
@@ -608,7 +685,7 @@ def open_sync(
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
     processes: Sequence[AnyProcess] = ...,
-    deps: DepsSource[T2] = ...,
+    deps: DepsSource[T3] = ...,
     retention: timedelta | float | None = None,
     session_retention: timedelta | float | None = None,
     gate_interval: timedelta | float = ...,
@@ -618,6 +695,12 @@ def open_sync(
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager."""
 
 def run_sync(
-    agent: Agent[T2, OutputT], prompt: str, *, deadline: timedelta | float | None = None, deps: DepsSource[T2] = ...
+    agent: Agent[T3, OutputT],
+    prompt: str,
+    *,
+    deadline: timedelta | float | None = None,
+    deps: DepsSource[T3] = ...,
+    model: str | None = None,
+    settings: Settings | None = None,
 ) -> TurnOutcome[OutputT]:
-    """Ask an agent once, on a temporary store in memory."""
+    """Ask an agent once, on a temporary store in memory. `model` and `settings`: see `Session.send`."""

@@ -14,11 +14,11 @@ from holdfast import errors, messages, names, records
 from holdfast.agent import Agent, OutputT_co, parse_answer, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest
+from holdfast.eventloop import release_call_slot
 from holdfast.events import TERMINAL, Event, InputAccepted
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.changes import Cursor, Expectation, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_conversation, read_page, read_present
-from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys, machine
 from holdfast.turns.conversation import CancelRequest, Conversation, UserInput, decode_input
 from holdfast.turns.programs import PROGRAM
@@ -331,7 +331,8 @@ class Turn(Generic[OutputT_co]):
         the model sees the request and all results so far. It must be the last one, else `RetryRefused`. With
         `from_step` the turn, also a completed one, is done again from that model call on, counted from 1: in a fork of
         the session, which has nothing of the later steps. Calls of these steps that may have taken effect are refused
-        without `repeat_unknown`. This turn stays as it is. The same `key` is the same retry.
+        without `repeat_unknown`. This turn stays as it is. The same `key` is the same retry; with another `from_step`
+        it raises `KeyConflict`.
         """
         if key is not None:
             names.check_id("key", key)
@@ -344,6 +345,8 @@ class Turn(Generic[OutputT_co]):
         given = None if first is None else decode_input(first.body)
         if first is None or not isinstance(given, UserInput) or given.compact:
             raise errors.RetryRefused(name, "it has only compacted the context; do that again")
+        if key is not None:
+            await self._check_retry_key(reader.run, key, forks=from_step is not None)
         if from_step is not None:
             ending, session = None, await self._fork_before(reader.run, first.head, from_step, key, repeat_unknown)
         elif ending.status == "completed":
@@ -357,6 +360,17 @@ class Turn(Generic[OutputT_co]):
         agent = (await store.journal(session)).agent or ""
         receipt = await self._context.sessions.accept(session, agent, retry_input(reader.run, given, ending), key)
         return Turn(self._context, session, receipt.input, receipt.head if receipt.fresh else 0, begins=True)
+
+    async def _check_retry_key(self, run: str, key: str, *, forks: bool) -> None:
+        """Refuse the key of a retry in the session for one in a fork, and the other way round."""
+        store = self._context.store
+        other = await store.find_input(self.session, key) if forks else await store.heads([self._fork_id(run, key)])
+        if other:
+            raise errors.KeyConflict(self.session, key)
+
+    def _fork_id(self, run: str, key: str | None) -> str:
+        mark = token_hex(6) if key is None else digest("retry", [self.session, run, key])[:12]
+        return f"{self.session[:200]}~{run}-{mark}"
 
     async def _successor(self, run: str) -> str:
         """The turn that has begun, or will, after the turn `run`; "" without one."""
@@ -385,12 +399,11 @@ class Turn(Generic[OutputT_co]):
             reason = f"the outcome of these is unknown: {', '.join(unknown)[:2_000]}"
             advice = "find out, then retry with repeat_unknown=True (--repeat-unknown), or from a later step"
             raise errors.RetryRefused(name, f"{reason}; {advice}")
-        mark = token_hex(6) if key is None else digest("retry", [self.session, run, key])[:12]
-        fork = f"{self.session[:200]}~{run}-{mark}"
+        fork = self._fork_id(run, key)
         try:
             await store.fork(fork, self.session, steps.starts[step - 1][1] - 1)
         except errors.JournalConflict:
-            raise errors.KeyConflict(self.session, key or mark) from None  # the key was used for another step
+            raise errors.KeyConflict(self.session, key or fork) from None  # the key was used for another step
         crash_point("turn.retry_forked")
         return fork
 

@@ -26,7 +26,7 @@ from holdfast.runtime.changes import call_name
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.waits import ToolWaits
-from holdfast.turns import keys
+from holdfast.turns import environment, keys
 from holdfast.turns.conversation import CheckpointOutcome, OpenTurn, decode_checkpoint
 from holdfast.turns.machine import Ending, added, answer_of, go_on, poll, respond, start, used_up, with_last_step
 from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, Response, Results, RunTools, TurnState
@@ -79,6 +79,9 @@ class TurnRunner:
         """Number of model calls in the conversation before this turn."""
         self._host = host
         self.agent = agent
+        """The agent; from `_define` on, as it is in this turn."""
+        self._whole = agent
+        """The agent with all tools that it may have."""
         self.turn = turn
         self._state: TurnState | None = None
         self._current: TurnState | None = None
@@ -96,7 +99,8 @@ class TurnRunner:
             self._budgets = SharedBudgets(host, agent, turn, self.performer, delegates=delegates)
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         name, deps = "" if agent is None else agent.name, host.context.deps
-        whose: TurnContext[Any] = TurnContext(host.session, name, turn.run, turn.metadata, deps)
+        said = turn.said[0] if turn.said else None
+        whose: TurnContext[Any] = TurnContext(host.session, name, turn.run, turn.metadata, deps, said)
         self._hook_runner = HookRunner(hooks, whose, host.show_late, guards=guards, clean=self.performer.redactor.text)
         self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
@@ -107,7 +111,7 @@ class TurnRunner:
 
     # ---- the parts, made when they are needed: an agent without tools needs few ----
 
-    @property
+    @cached_property
     def host(self) -> tool_host.ToolHost | None:
         """The runtime as tools see it (``ctx.host``)."""
         return self._host.tool_host
@@ -151,7 +155,7 @@ class TurnRunner:
 
         Raises `TurnParked` when it has to wait, `TurnHandedOver` when another agent takes it over.
         """
-        turn, model_caller, budgets = self.turn, self._model_caller, self._budgets
+        turn, budgets = self.turn, self._budgets
         if not self._strict:  # a replay check runs no tool, and its caller continues in this context
             current_hooks.set(self._hook_runner)
             if self._other_mode:
@@ -162,6 +166,9 @@ class TurnRunner:
         denied = await self._denied_by_hooks(turn)
         if denied is not None:
             return denied
+        if self.agent is not None and (undefined := await self._define(self.agent, turn)) is not None:
+            return undefined
+        model_caller = self._model_caller
         self._take_in_taint(turn)
         if self.agent is not None and prepare(self.agent).offered_tools:
             _ = self._tool_batch  # ready before the reply comes
@@ -204,6 +211,26 @@ class TurnRunner:
                     return msgspec.structs.replace(ending, **self._agent_fields())
             state = self._state = respond(state, effect.id, response)
 
+    async def _define(self, agent: Agent, turn: OpenTurn) -> Ending | None:
+        """Take over the agent as functions, tool providers and the input define it for this turn.
+
+        Returns the ending of the turn if they fail.
+        """
+        asked = turn.model is not None or turn.settings is not None
+        recorded = self.resumed and bool(self.performer.below(turn.run, environment.MARK))
+        if prepare(agent).choices is None and not asked and not recorded:
+            return None
+        from holdfast.runtime.definitions import DefinitionFailed, define_for_turn  # only where it is needed
+
+        try:
+            self.agent = await define_for_turn(agent, turn, self.performer, self._hook_runner.turn)
+        except DefinitionFailed as failed:
+            used = self.so_far() if turn.goes_on else self._agent_fields()
+            return Ending("failed", failed.error.kind, failed.error.message, "code", **used)
+        self.__dict__.pop("_model_caller", None)  # of the agent before
+        self._tainted = prepare(self.agent).tracks_taint
+        return None
+
     def _require_mode(self) -> None:
         """Raise `ModeUnavailable` if the agent, now defined for another mode, can't continue the turn in its mode."""
         agent = self.agent
@@ -225,8 +252,8 @@ class TurnRunner:
 
     def _take_in_taint(self, turn: OpenTurn) -> None:
         """Take in the taint of earlier turns: the conversation, or its summary, holds the data they read."""
-        if self.agent is not None and self._tainted and turn.heard:
-            self._taint = self._taint.joined(prepare(self.agent).taint_of_tools(turn.heard, self._host.session))
+        if self._whole is not None and self._tainted and turn.heard:
+            self._taint = self._taint.joined(prepare(self._whole).taint_of_tools(turn.heard, self._host.session))
         if turn.noticed:
             self._take_in_notification()
         self._take_in_inputs(turn.said)
@@ -307,8 +334,8 @@ class TurnRunner:
 
     def _take_in_notification(self) -> None:
         """Take in a notification without recorded taint (of an earlier release): any tool may have written it."""
-        if self.agent is not None and self._tainted:
-            self._taint = self._taint.joined(prepare(self.agent).taint_of_tools(dict.fromkeys(self.agent.tools, "")))
+        if self._whole is not None and self._tainted:
+            self._taint = self._taint.joined(prepare(self._whole).taint_of_tools(dict.fromkeys(self._whole.tools, "")))
 
     async def _show_notifications(self, messages: Iterable[UserMessage]) -> None:
         if self._hook_runner.has("on_notification"):

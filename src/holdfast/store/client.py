@@ -16,17 +16,17 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import errors, records
-from holdfast.effects.canonical import canonical
-from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
+from holdfast.effects.canonical import canonical, decode_value, encode_value
+from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_line, check_name, check_string, check_text
 from holdfast.policy.limits import LEASE_MS
 from holdfast.records import JOURNAL_KINDS, STATUSES, Admitted, Blob, Done, Ended, Handed, Opened
 from holdfast.secrets.redactor import Redactor
-from holdfast.store import attachments, contract, inbox, notifications, retention, spending, transaction, waits
+from holdfast.store import attachments, contract, inbox, notifications, pumps, retention, spending, transaction, waits
 from holdfast.store.attachments import AttachmentSpool, StoredAttachment
 from holdfast.store.contract import Entry, Journal, JournalPreview, Lease, Owner, Reader, Receipt, Settlement, Wait
 from holdfast.store.folds import JournalPage, SaveFold
 from holdfast.store.lease import is_gone
-from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, words_of
+from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, text_of, words_of
 from holdfast.store.notifications import Notification, NotificationState, Notify, SettledByHand
 from holdfast.store.retention import Collected, Forgotten, Purged, Tombstone
 from holdfast.store.spending import DailySpend, Spend, SpendOf
@@ -828,6 +828,42 @@ class Store:
         await self._quarantine_all(damaged, "a notification does not match its checksum")
         return found
 
+    async def open_pump(self, session: str, *, ttl_ms: int = LEASE_MS) -> Lease:
+        """Hold the notifications of a session; `PumpHeld` while another pump does."""
+        check_id("session", session)
+        check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
+        try:
+            return await self._submit(pumps.OpenPump(session, self.owner, ttl_ms))
+        except errors.LeaseHeld as held:
+            raise errors.PumpHeld(session, held.holder, held.expires_in_ms) from None
+
+    async def pump_notification(self, lease: Lease, session: str) -> Notification | int | None:
+        """Claim the next notification for a pump; without one, the time at which the next is due."""
+        now = self._wall()
+
+        def find(reader: Reader) -> tuple[list[Notification], int | None]:
+            table = reader.notifications
+            return table.next(session, now, 1), table.next_due_of(session, now)
+
+        ready, due = await self._read_journal(session, find)
+        for found in ready:
+            return await self._submit(pumps.PumpNotification(_check_lease(lease), session, found.id)) or now
+        return due
+
+    async def settle_pumped(
+        self, lease: Lease, number: int, *, acknowledged: bool, pause_ms: int | None = None, reason: str = ""
+    ) -> bool:
+        """Acknowledge or queue again what a pump has claimed; False if it is not the pump's any more."""
+        return await self._submit(pumps.SettlePumped(_check_lease(lease), number, acknowledged, pause_ms, reason))
+
+    async def close_pump(self, lease: Lease, session: str) -> None:
+        """End a pump: queue again what it has claimed. `Fenced` if another holds it by now."""
+        await self._submit(pumps.ClosePump(_check_lease(lease), session))
+
+    async def recover_pump(self, journal: str) -> bool:
+        """End a pump whose process is gone, or whose lease has lapsed; False if it is held."""
+        return await self._submit(pumps.RecoverPump(journal))
+
     async def settle_notification(self, number: int, state: SettledByHand) -> tuple[Notification, bool]:
         """Settle a notification by hand; answers it, and True if this call settled it.
 
@@ -858,22 +894,33 @@ class Store:
         self,
         scope: str,
         key: str,
-        value: str,
+        value: object,
         *,
+        summary: str = "",
+        metadata: Mapping[str, object] | None = None,
         expected: int | None = None,
         expires: int | None = None,
         by: str | None = None,
     ) -> MemoryEntry:
-        """Write an entry; answers it with its new version.
+        """Write an entry, a text or a value with a JSON form; answers it with its new version.
 
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires at
         `expires` (wall milliseconds). `MemoryFull` if its scope has no room.
         """
         _check_memory(scope, key)
-        _check_size("the value", check_string("memory value", value).encode(), self.limits.memory_bytes)
+        limits = self.limits
+        given = check_string("memory value", value) if isinstance(value, str) else encode_value(value)
+        if given == b"null":
+            raise errors.InvalidArgument("memory value", value, "a text or a JSON value other than null")
+        text = given if isinstance(given, str) else text_of(decode_value(given))
+        _check_size("the value", text.encode(), limits.memory_bytes)
+        _check_size("the summary", check_line("summary", summary).encode(), limits.memory_summary_bytes)
+        _check_type("metadata", metadata, Mapping, "a dictionary")
+        more = canonical(dict(metadata)) if metadata else None
+        _check_size("the metadata of the entry", more or b"", limits.memory_metadata_bytes)
         _check_optional(check_int, "expires", expires)
         _check_memory_change(expected, by)
-        return await self._submit(PutMemory(scope, key, value, expected, expires, by))
+        return await self._submit(PutMemory(scope, key, given, expected, expires, by, summary, more))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
         """The present entry; None without one. `MemoryCorrupt` if it is damaged."""

@@ -82,9 +82,13 @@ class StoreLimits(msgspec.Struct, frozen=True):
     notification_kept_ms: int = 30 * 24 * 60 * 60 * 1000
     """Time until a finished notification may be purged, and its key with it."""
     memory_bytes: int = 256 * 1024
-    """One value in memory."""
+    """One value in memory; JSON counts as it is indented."""
+    memory_summary_bytes: int = 500
+    """The summary of one entry of memory."""
+    memory_metadata_bytes: int = 16 * 1024
+    """The metadata of one entry of memory."""
     scope_bytes: int = 16 * 1024 * 1024
-    """All keys and values of one scope of memory."""
+    """All keys, values, summaries and metadata of one scope of memory."""
     scope_entries: int = 10_000
     """Entries of one scope of memory."""
     memory_changes: int = 50

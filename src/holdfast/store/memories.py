@@ -1,11 +1,13 @@
-"""Memory: texts under a scope and a key that outlive sessions, each with a version and a history."""
+"""Memory: texts and JSON values under a scope and a key, which outlive sessions, with versions and a history."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple
 
 import msgspec
+from typing_extensions import TypeVar
 
+from holdfast.effects.canonical import canonical_json
 from holdfast.errors import MemoryConflict, MemoryFull
 from holdfast.store.contract import Command, Reader, StoreLimits
 
@@ -15,23 +17,34 @@ if TYPE_CHECKING:
     from holdfast.store.transaction import Transaction
 
 
+ValueT = TypeVar("ValueT", default=Any)
 ChangeKind = Literal["put", "deleted", "expired"]
 TAINTED_FILES: Final = "holdfast.tainted-files."
 """Prefix of the scopes where the runtime marks files written while tainted; not mirrored."""
 
 
-class MemoryEntry(msgspec.Struct, frozen=True):
+class MemoryEntry(msgspec.Struct, Generic[ValueT], frozen=True):
     """One entry. Times are wall milliseconds. `version` only grows, also across deletion."""
 
     scope: str
     key: str
     version: int
-    value: str
+    value: ValueT
+    """A text, or any other JSON value."""
     created: int
     updated: int
     expires: int | None = None
     by: str | None = None
     """The author."""
+    summary: str = ""
+    """One line about the value, for lists."""
+    metadata: dict[str, Any] = {}
+    """A JSON object of the host. The memory tool does not show it."""
+
+    @property
+    def text(self) -> str:
+        """The value as a text: itself, or its JSON."""
+        return text_of(self.value)
 
 
 class MemoryChange(msgspec.Struct, frozen=True):
@@ -41,14 +54,21 @@ class MemoryChange(msgspec.Struct, frozen=True):
     key: str
     version: int
     change: ChangeKind
-    value: str | None
+    value: Any
     at: int
     by: str | None = None
     expires: int | None = None
+    summary: str = ""
+    metadata: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str | None:
+        """The value as a text, None without one."""
+        return None if self.value is None else text_of(self.value)
 
 
 class MemoryScope(msgspec.Struct, frozen=True):
-    """A scope: its number of entries, and the bytes of their keys and values."""
+    """A scope: its number of entries, and the bytes of their keys, values, summaries and metadata."""
 
     scope: str
     entries: int
@@ -72,25 +92,41 @@ class MemoryPage(NamedTuple):
 
 
 class PutMemory(Command[MemoryEntry], frozen=True):
-    """Write an entry if it has the `expected` version (0: it must not exist)."""
+    """Write an entry if it has the `expected` version (0: it must not exist). Bytes are the JSON of a value."""
 
     scope: str
     key: str
-    value: str
+    value: str | bytes
     expected: int | None = None
     expires: int | None = None
     by: str | None = None
+    summary: str = ""
+    metadata: bytes | None = None
 
     def apply(self, tx: Transaction) -> MemoryEntry:
         table, now = tx.rows.memories, tx.now.wall
         found = unexpired(table.entry(self.scope, self.key), now)
         check_version(self.scope, self.key, found, self.expected)
-        check_room(self, found, table.usage(self.scope, now), tx.limits)
         version = table.last_version(self.scope, self.key) + 1
-        created = now if found is None else found.created
-        entry = MemoryEntry(self.scope, self.key, version, self.value, created, now, self.expires, self.by)
+        entry: MemoryEntry = MemoryEntry(
+            self.scope,
+            self.key,
+            version,
+            self.value if isinstance(self.value, str) else msgspec.json.decode(self.value),
+            created=now if found is None else found.created,
+            updated=now,
+            expires=self.expires,
+            by=self.by,
+            summary=self.summary,
+            metadata={} if self.metadata is None else msgspec.json.decode(self.metadata),
+        )
+        check_room(entry, found, table.usage(self.scope, now), tx.limits)
         table.put(entry)
-        change = MemoryChange(self.scope, self.key, version, "put", self.value, now, self.by, self.expires)
+        change = MemoryChange(
+            *(self.scope, self.key, version, "put", entry.value, now, self.by, self.expires),
+            summary=entry.summary,
+            metadata=entry.metadata,
+        )
         table.add_change(change, tx.limits.memory_changes)
         return entry
 
@@ -114,9 +150,15 @@ class DeleteMemory(Command[MemoryEntry | None], frozen=True):
 # ---- decisions ----
 
 
-def size_of(key: str, value: str) -> int:
+def text_of(value: object) -> str:
+    """A value as people and models read it: a text as it is, and any other value as indented JSON."""
+    return value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def size_of(entry: MemoryEntry) -> int:
     """Bytes of an entry that count against the limit of its scope."""
-    return len(key.encode()) + len(value.encode())
+    metadata = canonical_json(entry.metadata) if entry.metadata else b""
+    return len(f"{entry.key}{entry.text}{entry.summary}".encode()) + len(metadata)
 
 
 def has_expired(entry: MemoryEntry | MemoryChange, now: int) -> bool:
@@ -136,18 +178,18 @@ def check_version(scope: str, key: str, entry: MemoryEntry | None, expected: int
         raise MemoryConflict(scope, key, expected, current)
 
 
-def check_room(command: PutMemory, entry: MemoryEntry | None, used: MemoryScope, limits: StoreLimits) -> None:
-    """Raise `MemoryFull` if the scope has no room; the replaced entry counts as free."""
-    if entry is None and used.entries >= limits.scope_entries:
-        raise MemoryFull(command.scope, "entries", limits.scope_entries)
-    before = 0 if entry is None else size_of(entry.key, entry.value)
-    after = size_of(command.key, command.value)
+def check_room(entry: MemoryEntry, replaced: MemoryEntry | None, used: MemoryScope, limits: StoreLimits) -> None:
+    """Raise `MemoryFull` if the scope has no room for the entry; the one that it replaces counts as free."""
+    if replaced is None and used.entries >= limits.scope_entries:
+        raise MemoryFull(entry.scope, "entries", limits.scope_entries)
+    before = 0 if replaced is None else size_of(replaced)
+    after = size_of(entry)
     if after > before and used.bytes - before + after > limits.scope_bytes:
-        raise MemoryFull(command.scope, "bytes", limits.scope_bytes)
+        raise MemoryFull(entry.scope, "bytes", limits.scope_bytes)
 
 
 def seen_at(change: MemoryChange, now: int) -> MemoryChange:
-    """The change; without its value if that has expired."""
+    """The change; without its value, summary and metadata if they have expired."""
     if change.value is None or not has_expired(change, now):
         return change
     return MemoryChange(change.scope, change.key, change.version, change.change, None, change.at, change.by)

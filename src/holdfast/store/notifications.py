@@ -9,14 +9,17 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import errors
+from holdfast.effects.canonical import digest
 from holdfast.errors.store import not_served
-from holdfast.names import MAX_INT, check_id, check_int, check_string, check_text
+from holdfast.names import MAX_INT, PUMP_PREFIX, check_id, check_int, check_string, check_text
 from holdfast.store.contract import Command, JournalRow, Reader, Receipt, StoreLimits, input_digest
 from holdfast.store.inbox import add_input, check_inbox_room
+from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from holdfast.clock import Instant
     from holdfast.records import Admitted, Ended
     from holdfast.secrets.redactor import Redactor
     from holdfast.store.transaction import Transaction
@@ -61,9 +64,9 @@ class Notification(msgspec.Struct, frozen=True):
     input: int | None = None
     """The input of its journal that last carried it."""
     run: str | None = None
-    """The turn that this input entered."""
+    """The turn that this input entered; of one in the hands of a pump, a mark of the pump."""
     reason: str | None = None
-    """The reason why it is dead, or was queued again."""
+    """The reason why it is dead, or was queued again; or the pump that has it."""
     payload: Any = None
     """Payload for the host beside its text: a JSON value, which the model does not see."""
     woken: bool = True
@@ -112,6 +115,8 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
     def apply(self, tx: Transaction) -> Receipt | None:
         now = tx.now.wall
         row = tx.leased_journal(self)
+        if is_pumped(tx, row.id):
+            return None
         found = [require(tx.rows.notifications.find(number), number, row.id) for number in self.ids]
         ready = [notification for notification in found if may_carry(notification, now)]
         if not ready:
@@ -142,7 +147,7 @@ def settle_by_hand(tx: Transaction, number: int, state: SettledByHand) -> tuple[
         if row.notices >= tx.limits.notifications:
             raise errors.NotificationsFull(row.id, tx.limits.notifications)
         tx.wake(row)
-    _move(tx, row, [(found, settled)])
+    move(tx, row, [(found, settled)])
     return settled, True
 
 
@@ -162,7 +167,7 @@ def ripen(tx: Transaction, limit: int, after: str, *, again: bool) -> Ripened:
     table, now = tx.rows.notifications, tx.now.wall
     overdue = table.overdue(now, limit)
     for found in overdue:
-        _move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
+        move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
     ripe = table.unwoken(now, limit)
     for found in ripe:
         table.save(replace(found, woken=True))
@@ -213,7 +218,7 @@ def _queue(tx: Transaction, row: JournalRow | None, drafted: Notification) -> No
     if row is not None and added.state == "queued":
         row.notices += 1
         tx.rows.save_wakes(row)
-        if added.woken:
+        if added.woken and not is_pumped(tx, row.id):
             tx.wake(row)
     return added
 
@@ -222,16 +227,16 @@ def follow_admission(tx: Transaction, row: JournalRow, record: Admitted) -> None
     """Handle the admission of an input with notifications. Without a run they are acknowledged at once."""
     claimed = tx.rows.notifications.claimed_by_input(row.id, record.input)
     state = "acknowledged" if record.run is None else "claimed"
-    _move(tx, row, [(each, replace(each, state=state, run=record.run, updated=tx.now.wall)) for each in claimed])
+    move(tx, row, [(each, replace(each, state=state, run=record.run, updated=tx.now.wall)) for each in claimed])
 
 
 def follow_end(tx: Transaction, row: JournalRow, record: Ended) -> None:
     """Handle the end of a turn with notifications: acknowledge them, or queue them again."""
     claimed = tx.rows.notifications.claimed_by_run(row.id, record.run)
-    _move(tx, row, [(each, after_run(each, record, tx.now.wall, tx.limits)) for each in claimed])
+    move(tx, row, [(each, after_run(each, record, tx.now.wall, tx.limits)) for each in claimed])
 
 
-def _move(tx: Transaction, row: JournalRow | None, moved: Sequence[tuple[Notification, Notification]]) -> None:
+def move(tx: Transaction, row: JournalRow | None, moved: Sequence[tuple[Notification, Notification]]) -> None:
     """Save notifications of one journal, given as (before, after)."""
     finished = 0
     for before, after in moved:
@@ -250,12 +255,28 @@ def bury_all(tx: Transaction, row: JournalRow) -> None:
     tx.rows.save_wakes(row)
 
 
+def pump_journal(session: str) -> str:
+    """The journal whose lease a pump of the session holds."""
+    return f"{PUMP_PREFIX}{digest('pump', session)[:20]}"
+
+
+def is_pumped(tx: Transaction, session: str) -> bool:
+    """True while a pump holds the notifications of a session."""
+    row = tx.rows.journal(pump_journal(session))
+    return row is not None and not has_lapsed(row, tx.now)
+
+
+def has_lapsed(row: JournalRow, now: Instant) -> bool:
+    """True if no living process holds the lease of a journal."""
+    return row.owner is None or row.lease_left(now) <= 0 or is_gone(row.owner)
+
+
 def _wake_all(tx: Transaction, names: dict[str, None], *, asleep_only: bool) -> list[str]:
     """Wake each of these served journals once; answers the woken ones."""
     woken: list[str] = []
     for name in names:
         row = tx.rows.journal(name)
-        if row is None or row.quarantine is not None or (asleep_only and row.wakes > row.seen):
+        if row is None or row.quarantine is not None or (asleep_only and row.wakes > row.seen) or is_pumped(tx, name):
             continue
         tx.wake(row)
         woken.append(name)
@@ -354,13 +375,20 @@ def after_run(found: Notification, ended: Ended, now: int, limits: StoreLimits) 
     """
     if _was_seen(ended):
         return replace(found, state="acknowledged", updated=now)
+    return queue_again(found, f"the turn {ended.run} ended as {ended.status}", now, limits)
+
+
+def queue_again(
+    found: Notification, reason: str, now: int, limits: StoreLimits, pause: int | None = None
+) -> Notification:
+    """The notification after an attempt that did not settle it: queued after a pause, expired, or dead."""
     if found.attempts >= limits.max_attempts:
-        reason = f"carried {found.attempts} times; the last turn, {ended.run}, ended as {ended.status}"
-        return replace(found, state="dead", reason=reason, updated=now)
+        why = f"carried {found.attempts} times; the last time, {reason}"
+        return replace(found, state="dead", reason=why, updated=now)
     if has_expired(found, now):
         return expire(found, now)
-    reason = f"the turn {ended.run} ended as {ended.status}"
-    return replace(found, state="queued", due=now + backoff(found.attempts), reason=reason, updated=now, woken=False)
+    due = now + (backoff(found.attempts) if pause is None else pause)
+    return replace(found, state="queued", due=due, reason=reason, updated=now, woken=False)
 
 
 def settle(found: Notification, state: SettledByHand, now: int) -> Notification | None:
@@ -389,6 +417,7 @@ def audit_notifications(
     waiting: Counter[str] = Counter()
     last: dict[str, int] = {}
     stopped = {row.id: row.quarantine is not None and not row.moved for row in rows}
+    pumps = {row.id: row for row in rows if row.id.startswith(PUMP_PREFIX)}
     for found, sound in reader.notifications.raw():
         where = f"{found.journal}/notification {found.id}"
         if not sound:
@@ -402,7 +431,11 @@ def audit_notifications(
             if stopped.get(found.journal, True):
                 what = "is quarantined" if found.journal in stopped else "is not there"
                 yield "notification", where, f"is {found.state}, but its journal {what}"
-        if found.state == "claimed":  # it needs a pending input or an open turn: nothing else would free it
+        if found.state == "claimed" and found.input is None:  # it needs a pump that an engine sees to
+            pump = pumps.get(pump_journal(found.journal))
+            if pump is None or not pump.has_work():
+                yield "notification", where, "is claimed by a pump that is not there"
+        elif found.state == "claimed":  # it needs a pending input or an open turn: nothing else would free it
             pending = inputs.get(found.journal, {}).get(found.input or 0)
             if pending is None:
                 yield "notification", where, f"is claimed by input {found.input}, which is not there"

@@ -49,6 +49,11 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     wall_ms: int = 0
     """Working time of turns in milliseconds."""
 
+    @property
+    def cost(self) -> float | None:
+        """In US dollars; None where a price is not known."""
+        return None if self.unpriced else self.cost_micros / 1_000_000
+
     def __add__(self, other: Spend) -> Spend:
         return Spend(*map(add, astuple(self), astuple(other)))
 

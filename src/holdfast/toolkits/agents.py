@@ -165,22 +165,22 @@ def agent_tool(
     if type(budget) not in (int, float) or not 0 < budget <= 1:
         raise errors.InvalidNumber("budget", budget, "it is a share: above 0, and at most 1")
     below = list(cast("dict[str, AnyTool]", tools).values())
+    listed = bool(getattr(agent, "providers", ()))  # tools that are not known yet may do anything
     text = f"Let {agent.name}, another agent, do a piece of work. It answers when it is done."
     make = tool(
         re.sub(r"[^a-zA-Z0-9_-]", "_", agent.name) if name is None else name,
         description=text if description is None else description,
-        read_only=all(each.read_only for each in below),
+        read_only=not listed and all(each.read_only for each in below),
         idempotent=True,
         background=background,
         inline_budget=inline_budget,
         max_parallel=max_parallel,
-        untrusted=any(each.untrusted for each in below),
+        untrusted=listed or any(each.untrusted for each in below),
         reach=Reach(
             family=_FAMILY,
-            private=any(each.reach.private for each in below),
-            external=any(
-                (not each.read_only) if each.reach.external is None else each.reach.external for each in below
-            ),
+            private=listed or any(each.reach.private for each in below),
+            external=listed
+            or any((not each.read_only) if each.reach.external is None else each.reach.external for each in below),
         ),
     )
     return make(SubAgentTool(agent, float(budget)).ask)

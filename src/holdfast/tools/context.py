@@ -107,11 +107,13 @@ class Context(EffectContext, Generic[DepsT]):
 
     @property
     def _host(self) -> ToolHost:
-        if self._caller.performer.over:
-            raise self._caller.performer.abandoned()
-        if self._caller.host is None:
+        caller = self._caller
+        if caller.performer.over:
+            raise caller.performer.abandoned()
+        host = caller.host
+        if host is None:
             raise RuntimeMissing(self.tool)
-        return self._caller.host
+        return host
 
     @property
     def deps(self) -> DepsT:

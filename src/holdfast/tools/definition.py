@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.tools.context import Context
+    from holdfast.tools.json_schema import JsonParameters
+    from holdfast.tools.providers import Keep, ProvidedTool, ToolProvider, TurnTools
     from holdfast.tools.schema import ParameterSchema
 
 P = ParamSpec("P", default=...)
@@ -130,11 +132,15 @@ class Tool(Generic[P, R, DepsT_contra]):
     """The tool as the model sees it."""
     digest: str
     """Changes with the name, the description, the schema and the annotations."""
-    accepts: ParameterSchema = field(repr=False)
+    accepts: ParameterSchema | JsonParameters = field(repr=False)
     reach: Reach = field(default_factory=Reach)
     """The things that its calls touch."""
     version: str | None = None
     """Replaces the digest of its code in approvals."""
+    approval: bool = False
+    """A person must approve each call that the policy allows."""
+    provided: tuple[str, ProvidedTool] | None = None
+    """The name of its provider, and the tool as that lists it; None for a tool of your code."""
     repeat: Repeat = field(init=False)
     """The rule for repeating a call that began and has no outcome."""
     on_loop: bool = field(init=False)
@@ -247,6 +253,7 @@ def subject_of(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subjec
         read_only=tool.read_only,
         untrusted=tool.untrusted,
         digest=tool.digest,
+        approval=tool.approval,
         **{name: getattr(tool.reach, name) for name in _REACH},
     )
 
@@ -385,7 +392,8 @@ def _count(what: str, value: object, label: str, least: int, most: int) -> int:
     return value
 
 
-def _seconds(what: str, given: object, label: str) -> float | None:
+def seconds_of(what: str, given: object, label: str) -> float | None:
+    """A duration of a tool in seconds; `ToolInvalid` if it is none."""
     if given is None:
         return None
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
@@ -415,6 +423,7 @@ class ToolOptions(TypedDict, total=False):
     reach: Reach | None
     version: str | None
     description: str | None
+    schema: dict[str, Any] | None
 
 
 class ToolDecorator(Protocol):
@@ -462,6 +471,7 @@ def tool(
     reach: Reach | None = None,
     version: str | None = None,
     description: str | None = None,
+    schema: dict[str, Any] | None = None,
 ) -> AnyTool | Callable[[Callable[..., Any]], AnyTool]:
     """Make a tool of a function: ``@tool``, ``@tool(read_only=True)`` or ``@tool("name")``.
 
@@ -490,6 +500,8 @@ def tool(
         reach: The things that it touches (paths, commands, addresses, private data), for policy rules.
         version: Replaces the function's code in approvals: an approval for another version does not count.
         description: The description for the model, instead of the docstring.
+        schema: The JSON schema of the arguments, an object, instead of the signature. The function gets each argument
+            by name, as plain JSON; it may take ``**arguments``. Needs the extra ``schema``.
     """
 
     def make(function: Callable[..., Any]) -> AnyTool:
@@ -531,12 +543,16 @@ def tool(
             retries, _ = parse_retry(retry), None if version is None else check_id("version", version)
         except UsageError as error:
             raise ToolInvalid(label, None, str(error)) from None
-        seconds = [_seconds(*given, label) for given in (("timeout", timeout), ("inline_budget", inline_budget))]
+        seconds = [seconds_of(*given, label) for given in (("timeout", timeout), ("inline_budget", inline_budget))]
         most = None if max_parallel is None else _count("max_parallel", max_parallel, label, 1, 10_000)
         limit = OUTPUT_LIMIT if output_limit is None else output_limit
         documented, described = read_docstring(_docstring_of(function))
-        accepts = read_signature(function, label, described)
-        parameters = [parameter for _, parameter in accepts.fields]
+        if schema is None:
+            accepts = read_signature(function, label, described)
+            parameters = [parameter for _, parameter in accepts.fields]
+        else:
+            accepts = _read_json_schema(function, label, schema)
+            parameters = list(accepts.whole_schema.get("properties", {}))
         check_reconcile(reconcile, parameters, label)
         spec = ToolSpec(called, documented if description is None else description, accepts.parameters)
         return Tool(
@@ -557,6 +573,24 @@ def tool(
         )
 
     return make if name is None or isinstance(name, str) else make(name)
+
+
+def _read_json_schema(function: Callable[..., Any], label: str, schema: dict[str, Any]) -> JsonParameters:
+    """The parameters by a JSON schema; `ToolInvalid` if the function does not take all of them."""
+    from holdfast.tools.json_schema import json_parameters  # most tools have a signature
+    from holdfast.tools.schema import read_context
+
+    context, deps = read_context(function, label)
+    accepts = json_parameters(schema, label, context=context, deps=deps)
+    properties: Collection[str] = accepts.whole_schema.get("properties", {})
+    if context in properties:
+        raise ToolInvalid(label, context, "it is the context, and a property of the schema; rename one of them")
+    try:
+        names: list[str] = [*properties] if context is None else [*properties, context]
+        inspect.signature(function).bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise ToolInvalid(label, None, f"it does not take the properties of its schema by name: {error}") from None
+    return accepts
 
 
 def inner_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -723,20 +757,29 @@ class ToolFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-ToolSource: TypeAlias = "Tool[..., Any, D] | FunctionType | MethodType | ToolFunction | functools.partial[Any] | Toolset | Sequence[ToolSource[D]]"  # noqa: E501
-"""A tool, a function, a toolset, or a list of these."""
+ToolSource: TypeAlias = "Tool[..., Any, D] | FunctionType | MethodType | ToolFunction | functools.partial[Any] | Toolset | ToolProvider[D] | Sequence[ToolSource[D]]"  # noqa: E501
+"""A tool, a function, a toolset, a provider of tools, or a list of these."""
 
 
 @final
 class Toolset:
-    """An immutable, ordered group of tools."""
+    """An immutable, ordered group of tools. With a filter or a provider, each turn has its own choice of them."""
 
-    __slots__ = ("tools",)
+    __slots__ = ("sources", "tools")
 
+    sources: tuple[AnyTool | TurnTools, ...]
+    """Its tools, with those that are chosen for each turn."""
     tools: tuple[AnyTool, ...]
+    """All tools that are known before a turn."""
 
     def __init__(self, *tools: ToolSource[Any]) -> None:
-        object.__setattr__(self, "tools", _distinct(flatten_tools(tools)))
+        self._fill(flatten_tools(tools))
+
+    def _fill(self, sources: tuple[AnyTool | TurnTools, ...]) -> Toolset:
+        object.__setattr__(self, "tools", _distinct(known_tools(sources)))
+        plain = all(isinstance(each, Tool) for each in sources)
+        object.__setattr__(self, "sources", self.tools if plain else sources)
+        return self
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a toolset is not changed; make another one ({name!r})")
@@ -751,7 +794,7 @@ class Toolset:
         return any(name in (each, each.name) for each in self.tools)
 
     def __eq__(self, other: object) -> bool:
-        return self.tools == other.tools if isinstance(other, Toolset) else NotImplemented
+        return self.sources == other.sources if isinstance(other, Toolset) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.tools)
@@ -764,38 +807,67 @@ class Toolset:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names for models, in order."""
+        """The names for models, in order, as far as they are known before a turn."""
         return tuple(each.name for each in self.tools)
 
     def only(self, *names: str) -> Toolset:
         """The tools with these names, in the order of this toolset."""
-        wanted = self._known("only", names)
-        return Toolset(*(each for each in self.tools if each.name in wanted))
+        from holdfast.tools.providers import Choice  # loaded on first use
+
+        return self._changed(Choice(self._known("only", names), only=True))
 
     def without(self, *names: str) -> Toolset:
         """All tools except those with these names."""
-        unwanted = self._known("without", names)
-        return Toolset(*(each for each in self.tools if each.name not in unwanted))
+        from holdfast.tools.providers import Choice  # loaded on first use
 
-    def renamed(self, names: Mapping[str, str] | None = None, /, **more: str) -> Toolset:
-        """The same tools, some under other names: ``renamed(old="new")``."""
+        return self._changed(Choice(self._known("without", names), only=False))
+
+    def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Toolset:
+        """The same tools, some under other names: ``rename(old="new")``."""
+        from holdfast.tools.providers import Renaming  # loaded on first use
+
         if names is not None and not isinstance(names, dict):
             raise InvalidArgument("rename", names, "a dict of old and new names")
         new = {**(names or {}), **more}
         self._known("rename", tuple(new))
-        return Toolset(*(rename_tool(each, new.get(each.name, each.name)) for each in self.tools))
+        return self._changed(Renaming(new))
 
-    def prefixed(self, prefix: str) -> Toolset:
+    def prefix(self, prefix: str) -> Toolset:
         """The same tools, all names with `prefix` before them."""
+        from holdfast.tools.providers import Renaming  # loaded on first use
+
         if type(prefix) is not str:
             raise InvalidArgument("prefix", prefix, "text")
-        return Toolset(*(rename_tool(each, prefix + each.name) for each in self.tools))
+        return self._changed(Renaming({}, prefix))
+
+    def require_approval(self, *names: str) -> Toolset:
+        """The same tools; a person must approve each call that the policy allows: of these, or without names of all."""
+        from holdfast.tools.providers import ApprovalRule  # loaded on first use
+
+        return self._changed(ApprovalRule(self._known("require_approval", names)))
+
+    def filter(self, keep: Keep) -> Toolset:
+        """The tools for which ``keep(turn, tool)``, sync or async, is True; asked once for each turn, and recorded."""
+        from holdfast.tools.providers import Filter, TurnTools  # loaded on first use
+
+        if not callable(keep):
+            raise InvalidArgument("filter", keep, "a function of a TurnContext and a Tool")
+        return _toolset_of([TurnTools(self.sources, (Filter(keep),))])
+
+    def _changed(self, change: Callable[[AnyTool], AnyTool | None]) -> Toolset:
+        made = (change(each) if isinstance(each, Tool) else each.then(change) for each in self.sources)
+        return _toolset_of(each for each in made if each is not None)
 
     def _known(self, what: str, names: Collection[str]) -> frozenset[str]:
         unknown = [name for name in names if name not in self.names]
-        if unknown:
+        # A provider may list it.
+        if unknown and not any(any(each.providers) for each in self.sources if not isinstance(each, Tool)):
             raise InvalidArgument(what, unknown[0], f"the name of a tool that is there ({', '.join(self.names)})")
         return frozenset(names)
+
+
+def _toolset_of(sources: Iterable[AnyTool | TurnTools]) -> Toolset:
+    return object.__new__(Toolset)._fill(tuple(sources))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  its own
 
 
 def toolset(
@@ -806,13 +878,21 @@ def toolset(
         raise InvalidArgument("only", only, "a list of names")
     made = Toolset(*tools)
     made = made.only(*only) if only else made
-    made = made.renamed(rename) if rename is not None else made
-    return made.prefixed(prefix)
+    made = made.rename(rename) if rename is not None else made
+    return made.prefix(prefix)
 
 
-def flatten_tools(given: object) -> tuple[AnyTool, ...]:
-    """The tools in lists, tuples and toolsets, in order; a function becomes a tool."""
+def known_tools(sources: Iterable[AnyTool | TurnTools]) -> tuple[AnyTool, ...]:
+    """The tools of these sources that are known before a turn."""
     found: list[AnyTool] = []
+    for each in sources:
+        found.extend((each,) if isinstance(each, Tool) else each.candidates)
+    return tuple(found)
+
+
+def flatten_tools(given: object) -> tuple[AnyTool | TurnTools, ...]:
+    """The tools in lists, tuples and toolsets, in order; a function becomes a tool."""
+    found: list[AnyTool | TurnTools] = []
 
     def flatten(given: object, depth: int) -> None:
         if isinstance(given, list | tuple):
@@ -821,16 +901,20 @@ def flatten_tools(given: object) -> tuple[AnyTool, ...]:
             for item in cast("list[object]", given):
                 flatten(item, depth + 1)
         elif isinstance(given, Toolset):
-            found.extend(given.tools)
+            found.extend(given.sources)
         elif isinstance(given, Tool):
             found.append(cast("AnyTool", given))
+        elif callable(getattr(given, "list", None)) and callable(getattr(given, "call", None)):
+            from holdfast.tools.providers import tools_of_provider  # loaded on first use
+
+            found.append(tools_of_provider(given))
         elif callable(given):
             if getattr(given, "__module__", "").startswith("holdfast.toolkits."):
                 name = getattr(given, "__name__", "")
                 raise ToolInvalid(name, None, f"it gives tools when it is called: write hf.tools.{name}(...)")
             found.append(tool(given))
         else:
-            raise InvalidArgument("tool", given, "a function, a tool, a toolset or a list of these")
+            raise InvalidArgument("tool", given, "a function, a tool, a toolset, a tool provider or a list of these")
         if len(found) > MAX_TOOLS:
             raise InvalidArgument("tools", len(found), f"at most {MAX_TOOLS:,} tools")
 

@@ -26,7 +26,7 @@ from subprocess import Popen
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
-from holdfast.eventloop import PerLoop, SlotGate
+from holdfast.eventloop import CallSlot, PerLoop, SlotGate, current_slot
 from holdfast.names import check_int
 from holdfast.policy.limits import MAX_CALLS
 
@@ -39,62 +39,6 @@ if TYPE_CHECKING:
 # ---- limits on calls at once ----
 
 _log: Final = logging.getLogger("holdfast.tools")
-
-
-class CallSlot:
-    """The slot of a running call, used as a context manager.
-
-    An abandoned thread keeps the slot of its tool until it ends. It gives the shared slot back, so that hanging threads
-    do not block all other tools; threads have their own limit.
-    """
-
-    __slots__ = ("_kept", "_left", "_token", "_tool", "shared")
-
-    def __init__(self, everyone: SlotGate, tool: SlotGate | None = None) -> None:
-        self.shared: SlotGate | None = everyone
-        self._tool = tool
-        self._kept = 0
-        self._left = False
-
-    def __enter__(self) -> None:
-        self._token = _current_slot.set(self)
-
-    def __exit__(self, *_: object) -> None:
-        _current_slot.reset(self._token)
-        self._left = True
-        self.step_aside()
-        self._free()
-
-    def keep(self) -> None:
-        """Keep the tool's slot for a thread that outlives its call."""
-        self._kept += 1
-
-    def give_back(self) -> None:
-        """Return the slot of an abandoned thread. Does nothing if the thread ended before it was abandoned."""
-        if self._kept:
-            self._kept -= 1
-            self._free()
-
-    def step_aside(self) -> None:
-        """Return the shared slot; this call continues without one."""
-        everyone, self.shared = self.shared, None
-        if everyone is not None:
-            everyone.leave()
-
-    def _free(self) -> None:
-        if self._tool is not None and self._left and not self._kept:
-            self._tool.leave()
-
-
-_current_slot: Final[ContextVar[CallSlot | None]] = ContextVar("held", default=None)
-"""The slot of the call that runs in this context."""
-
-
-def release_call_slot() -> None:
-    """Return the shared slot of the current call, before it waits for other calls."""
-    place = _current_slot.get()
-    if place is not None:
-        place.step_aside()
 
 
 class LoopCalls:
@@ -409,7 +353,7 @@ class _ThreadCall:
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, name: str) -> None:
         self.ended: asyncio.Future[object] = loop.create_future()
         self.name = name
-        self.place = _current_slot.get()
+        self.place = current_slot.get()
         self._spawned = _call.get()
         self.loop = loop
         self._slots = slots

@@ -32,7 +32,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 import holdfast
 from holdfast.deps import deps_type
-from holdfast.effects.canonical import encode_value
+from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.tools.context import Context
 from holdfast.tools.definition import Deferred, inner_function
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, core_schema
 
 # ---- from a signature to a schema ----
+
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class ParameterSchema:
     """The JSON schema of `model`, with all that `parameters` says in words or leaves out."""
     deps: object = None
     """The type of the dependencies that the context must have; None: any."""
-    nulls: _Nulls | None = None
+    nulls: Nulls | None = None
     """Values that a model may leave out although the function's types require them: they become null."""
 
     def read(self, arguments: dict[str, Any]) -> dict[str, Any] | str:
@@ -100,8 +102,12 @@ class ParameterSchema:
         return self.model.__pydantic_validator__.validate_json(encode_value(given))
 
     def _parse_texts(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments with each JSON text parsed that is in the place of an object or list."""
-        return _as_dict(_parse_texts(arguments, [self.types], _as_dict(self.types.get("$defs"))))
+        return parse_texts(arguments, self.types)
+
+
+def parse_texts(arguments: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with each JSON text parsed that is in the place of an object or list."""
+    return _as_dict(_parse_texts(arguments, [schema], _as_dict(schema.get("$defs"))))
 
 
 def read_signature(function: Callable[..., Any], label: str, descriptions: Mapping[str, str]) -> ParameterSchema:
@@ -142,12 +148,39 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
         inside = f"at {'.'.join(rest).replace('.[]', '[]')}: " if rest else ""
         raise ToolInvalid(label, names_by_alias.get(first, first) or None, inside + error.reason) from None
     fields = tuple((f"p{n}", parameter.name) for n, parameter in enumerate(parameters))
-    ordered = {
-        key: portable[key] for key in ("type", "properties", "required", "additionalProperties") if key in portable
-    }
-    ordered |= {key: portable[key] for key in sorted(portable.keys() - ordered.keys())}
     context, deps = next(((name, deps_type(hint)) for name, hint in contexts.items()), (None, None))
-    return ParameterSchema(ordered, context, model, fields, schema, deps, nulls)
+    return ParameterSchema(_in_order(portable), context, model, fields, schema, deps, nulls)
+
+
+def _in_order(schema: dict[str, Any]) -> dict[str, Any]:
+    ordered = {key: schema[key] for key in ("type", "properties", "required", "additionalProperties") if key in schema}
+    return ordered | {key: schema[key] for key in sorted(schema.keys() - ordered.keys())}
+
+
+def portable_schema(schema: dict[str, Any]) -> tuple[dict[str, Any], Nulls | None]:
+    """A JSON schema of an object as all providers take it, and the values that a model may leave out.
+
+    Where that can't be written, the model reads the schema as words.
+    """
+    try:
+        moved = encode_value(schema).replace(b'"#/definitions/', b'"#/$defs/')  # the older place
+        given = _as_dict(decode_value(moved))
+        given["$defs"] = {**_as_dict(given.pop("definitions", None)), **_as_dict(given.get("$defs"))}
+        portable, nulls = _write_portable(given)
+    except Exception:  # a schema of any form
+        return {"type": "object", "description": f"It must match this JSON schema: {_json(schema)}"}, None
+    return _in_order(portable), nulls
+
+
+def read_context(function: Callable[..., Any], label: str) -> tuple[str | None, object]:
+    """The parameter of `function` that gets the context, and the type of the dependencies that it wants."""
+    names = _names_for(function)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.annotation is not parameter.empty and parameter.kind not in _VARIADIC:
+            hint = _read_parameter(parameter, label, names).hint
+            if _is_context(hint):
+                return parameter.name, deps_type(hint)
+    return None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +202,7 @@ class _Parameter:
 
 
 def _read_parameter(parameter: inspect.Parameter, label: str, names: dict[str, Any]) -> _Parameter:
-    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+    if parameter.kind in _VARIADIC:
         raise ToolInvalid(label, str(parameter).partition(":")[0], "a model can't fill it in; name each parameter")
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise ToolInvalid(label, parameter.name, "it is positional-only; arguments are given by name")
@@ -295,11 +328,11 @@ class _NotPortable(Exception):
         self.reason = reason
 
 
-class _Nulls(msgspec.Struct, eq=False):
+class Nulls(msgspec.Struct, eq=False):
     """Properties that the model may leave out: the function's types require null there."""
 
     names: list[str] = []
-    inside: dict[str, _Nulls] = {}
+    inside: dict[str, Nulls] = {}
     """By property; ``*`` is for the values of a map, ``[]`` for the items of a list."""
 
     def fill(self, value: object) -> object:
@@ -315,7 +348,7 @@ class _Nulls(msgspec.Struct, eq=False):
         return filled
 
 
-_Written: TypeAlias = tuple[dict[str, Any], "_Nulls | None", bool]
+_Written: TypeAlias = tuple[dict[str, Any], "Nulls | None", bool]
 """One node: its schema, the nulls in it, and True if it may be null."""
 
 
@@ -328,7 +361,7 @@ class _Scope(NamedTuple):
     """The schema names null where it is possible: in a value that may be of several types, nulls can't be filled in."""
 
 
-def _write_portable(schema: dict[str, Any]) -> tuple[dict[str, Any], _Nulls | None]:
+def _write_portable(schema: dict[str, Any]) -> tuple[dict[str, Any], Nulls | None]:
     """Rewrite a schema. Recursive types are written out to the greatest depth that keeps the schema small."""
     definitions = _as_dict(schema.get("$defs"))
     recursive = _recursive_definitions(definitions)
@@ -379,7 +412,7 @@ class _PortableWriter:
         self._most = most
         self._nodes = 0
         self._written: set[str] = set()
-        self._nulls: dict[tuple[str, bool], _Nulls] = {}
+        self._nulls: dict[tuple[str, bool], Nulls] = {}
         """The nulls of each recursive definition; those inside itself are the same object."""
 
     def write(self, schema: object, scope: _Scope) -> _Written:
@@ -393,7 +426,7 @@ class _PortableWriter:
         self._written.update(recursive)
         written = self._write_expanded(node, scope._replace(definitions=(*scope.definitions, *targets)))
         for target in recursive:
-            made = self._nulls.setdefault((target, scope.states_nulls), _Nulls())
+            made = self._nulls.setdefault((target, scope.states_nulls), Nulls())
             if written[1] is not None and written[1] is not made:
                 made.names, made.inside = written[1].names, written[1].inside
         return written
@@ -409,7 +442,7 @@ class _PortableWriter:
         title = _as_dict(self._definitions[target]).get("title") or target
         words = f"Another {title}, of the same form as the one described before."
         bare = {key: value for key, value in node.items() if key in {"description", "default"}}
-        return _describe(made, bare, [words]), self._nulls.setdefault((target, scope.states_nulls), _Nulls()), False
+        return _describe(made, bare, [words]), self._nulls.setdefault((target, scope.states_nulls), Nulls()), False
 
     def _write_expanded(self, node: dict[str, Any], scope: _Scope) -> _Written:
         kinds = node.get("type")
@@ -474,7 +507,7 @@ class _PortableWriter:
             sentences.append(f"One of {_json(choices)}." if len(choices) > 1 else f"Always {_json(choices[0])}.")
             if kind in {"integer", "number"}:
                 made |= {"minimum": min(choices), "maximum": max(choices)}
-        nulls = _Nulls()
+        nulls = Nulls()
         if kind == "array":
             made["items"] = self._write_items(node, scope, nulls, sentences)
         elif kind == "object" and (node.get("properties") or node.get("additionalProperties") is False):
@@ -491,7 +524,7 @@ class _PortableWriter:
             _add_bound(key, value, made, sentences)
         return _describe(made, node, sentences), nulls if nulls.names or nulls.inside else None, False
 
-    def _write_items(self, node: dict[str, Any], scope: _Scope, nulls: _Nulls, sentences: list[str]) -> dict[str, Any]:
+    def _write_items(self, node: dict[str, Any], scope: _Scope, nulls: Nulls, sentences: list[str]) -> dict[str, Any]:
         members = cast("list[Any]", node.get("prefixItems", []))
         rest = node.get("items")
         if not members or (not rest and all(member == members[0] for member in members)):
@@ -519,7 +552,7 @@ class _PortableWriter:
             label = str((targets and node.get("title")) or node.get("type") or "any value")
         return f"{own} ({label})" if own else label
 
-    def _add_properties(self, node: dict[str, Any], made: dict[str, Any], scope: _Scope, nulls: _Nulls) -> None:
+    def _add_properties(self, node: dict[str, Any], made: dict[str, Any], scope: _Scope, nulls: Nulls) -> None:
         properties = _as_dict(node.get("properties"))
         required = set(cast("list[str]", node.get("required", [])))
         made["properties"] = {}
@@ -537,7 +570,7 @@ class _PortableWriter:
             made["required"] = still_required
         made["additionalProperties"] = False
 
-    def _write_child(self, name: str, schema: object, scope: _Scope, nulls: _Nulls) -> tuple[dict[str, Any], bool]:
+    def _write_child(self, name: str, schema: object, scope: _Scope, nulls: Nulls) -> tuple[dict[str, Any], bool]:
         """Write a part of a node, and add the nulls in it to `nulls`; the second value is True if it may be null."""
         try:
             made, within, nullable = self.write(schema, scope)

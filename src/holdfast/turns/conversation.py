@@ -46,6 +46,10 @@ class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """The turn has no input and only compacts the context."""
     retry: str = ""
     """The ended turn that this input tries again; `parts` are then a note to the model."""
+    model: str | None = None
+    """The name of the model of the turn; None: that of the agent."""
+    settings: dict[str, Any] | None = None
+    """Settings of the turn, which replace those of the agent."""
     caller: str = ""
     """The span of the caller (a W3C ``traceparent``). Inputs that differ in nothing else are the same."""
 
@@ -173,6 +177,10 @@ class OpenTurn:
     """Metadata of the session and of the input that began the turn."""
     refused: str = ""
     """The error kind of the last failed model call."""
+    model: str | None = None
+    """The name of the model that its input asks for."""
+    settings: dict[str, Any] | None = None
+    """The settings that its input asks for."""
 
     def is_open_call(self, key: str) -> bool:
         """True if `key` is a call of the current batch that has no result yet."""
@@ -191,6 +199,7 @@ class OpenTurn:
             self.metadata = {**of_session, **(said.metadata or {})}
         if not self.inputs:
             self.cause, self.retry_of = turn_cause(number, key), said.retry
+            self.model, self.settings = said.model, said.settings
         if said.taint is not None:
             self.taints[message.id] = said.taint
         if said.pin:
@@ -420,7 +429,10 @@ class Conversation:
             return
         turn.records.append(record)
         key = keys.parse_key(record.key)
-        if key is None or key.run != turn.run:
+        if key is None:
+            self._environment(turn, record)
+            return
+        if key.run != turn.run:
             return
         match key.name, record:
             case _, records.Done() if key.inner:
@@ -472,7 +484,12 @@ class Conversation:
             self.variables = programs.decode_changed_variables(bytes(record.value)).after(self.variables)
         elif programs.is_finish(record.key):
             turn.finished = programs.finish_of(record)
-        elif record.ask is not None and environment.is_environment(record):
+        else:
+            self._environment(turn, record)
+
+    def _environment(self, turn: OpenTurn, record: records.Outcome) -> None:
+        """Take in an environment, recorded below a model call or at the start of a turn."""
+        if isinstance(record, records.Done) and record.ask is not None and environment.is_environment(record):
             self.environments = {**self.environments, record.ask.target: record.ask.content}
             turn.environments = self.environments
 

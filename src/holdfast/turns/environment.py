@@ -1,7 +1,8 @@
 """The environment of a model call: model, instructions, tools, output type and settings.
 
 The journal has it once for each change, as the outcome of a `sync_environment` effect below the first model call that
-uses it. It holds for all later calls of the same agent until the next such record.
+uses it. It holds for all later calls of the same agent until the next such record. If functions or tool providers
+define the agent for each turn, the turn begins with the effect, right below its own name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.messages import OutputSpec, Settings, ToolSpec
+from holdfast.records import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +36,8 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: tuple[ToolSpec, ...] = ()
     output: OutputSpec | None = None
     settings: dict[str, Any] = {}
+    definition: msgspec.Raw = ABSENT
+    """Set at the start of a turn for which the agent was defined anew: see `runtime.definitions.Definition`."""
 
     def asked_settings(self) -> Settings:
         return msgspec.convert(self.settings, Settings)

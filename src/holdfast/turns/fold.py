@@ -23,10 +23,6 @@ from holdfast.turns.state import Thread
 FORMAT: Final = f"2/{__version__}"
 """Format of the body, and of the meaning of its fields. Within a release, change the number with every change to how
 records are folded."""
-FOLD_RECORDS: Final = 64
-"""Least records between two folds of a session."""
-_RECORD_BYTES: Final = 256
-"""Another record in so many bytes of the last fold: folds together are not much larger than the records."""
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,12 +65,6 @@ class _Header(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Body).decode
 _decode_header: Final = msgspec.json.Decoder(_Header).decode
 _encode: Final = msgspec.json.Encoder().encode
-
-
-def is_fold_due(conversation: Conversation) -> bool:
-    """True if enough records have come since the newest fold, and no turn is open."""
-    due = max(FOLD_RECORDS, conversation.fold_size // _RECORD_BYTES)
-    return conversation.unsaved >= due and conversation.turn is None
 
 
 def encode_fold(conversation: Conversation) -> bytes:

@@ -27,6 +27,8 @@ def retry_input(run: str, first: UserInput, ending: Ending | None) -> UserInput:
         origin="holdfast",
         taint=records.InputTaint(),  # our own words
         retry=run,
+        model=first.model,
+        settings=first.settings,
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.effects.canonical import canonical_json
 from holdfast.messages import Message, ModelReply, ToolCall, ToolResult, Usage, UserMessage, encode
 from holdfast.policy.limits import NOTHING, Budget, Consumption, OutOf, Unpriced
+from holdfast.turns.results import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -121,9 +122,12 @@ class Repetition(msgspec.Struct, frozen=True):
 
 
 def make_step(calls: Sequence[ToolCall], results: Sequence[ToolResult], polling: frozenset[str]) -> Step | None:
-    """The step of these calls; None if one of them is a polling tool."""
+    """The step of these calls; None if one is of a polling tool, or was interrupted by the end of its process."""
     if polling and not polling.isdisjoint([call.name for call in calls]):
         return None
+    for result in results:
+        if result.state == "unknown" and result.content == UNKNOWN:  # nothing came of it: the model may well ask again
+            return None
     return Step(calls, results, [call.arguments for call in calls])
 
 

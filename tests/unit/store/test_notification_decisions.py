@@ -51,7 +51,7 @@ def test_the_last_attempt_is_the_last() -> None:
     ended = Ended(at=1, run="t1", status="failed")
     assert after_run(replace(CLAIMED, attempts=2), ended, 2_000, LIMITS).state == "queued"
     dead = after_run(replace(CLAIMED, attempts=3), ended, 2_000, LIMITS)
-    assert (dead.state, dead.reason) == ("dead", "carried 3 times; the last turn, t1, ended as failed")
+    assert (dead.state, dead.reason) == ("dead", "carried 3 times; the last time, the turn t1 ended as failed")
 
 
 def test_what_comes_back_is_due_later_and_wakes_its_journal_again() -> None:

@@ -29,7 +29,7 @@ async def test_of_several_wrong_arguments_the_first_is_named() -> None:
     async with Store(MemoryBackend()) as store:
         put: Any = store.memory_put
         with pytest.raises(HoldfastError, match="value"):
-            await put("notes", "key", 5, expires=-1, expected=-1, by="")
+            await put("notes", "key", b"5", expires=-1, expected=-1, by="")
         with pytest.raises(HoldfastError, match="expires"):
             await put("notes", "key", "x", expires=-1, expected=-1, by="")
 

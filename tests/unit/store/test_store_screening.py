@@ -46,10 +46,11 @@ CONTENT = {
     "OpenWait": ("body",),
     "PutAttachment": ("body",),
     "PutBlob": ("body",),
-    "PutMemory": ("value",),
+    "PutMemory": ("value", "summary", "metadata"),
     "Quarantine": ("reason",),
     "SaveFold": ("body",),
     "SettleNext": ("payload",),
+    "SettlePumped": ("reason",),
     "SettleWait": ("payload",),
 }
 
@@ -119,6 +120,7 @@ def _texts_of(command: type[Command[Any]]) -> tuple[str, ...]:
     [
         Notify("s", "host", f"rotate {KEY}", KEY),
         PutMemory("notes", "keys", KEY),
+        PutMemory("notes", "keys", f'{{"key":"{KEY}"}}'.encode(), summary=KEY, metadata=f'{{"key":"{KEY}"}}'.encode()),
         PutBlob("0" * 64, KEY.encode()),
         Accept("s", "k", "0" * 64, f'"{KEY}"'.encode()),
         SettleWait("s", "w", "resolved", f'"{KEY}"'.encode()),

@@ -49,7 +49,7 @@ def test_names_are_chosen_and_renamed_before_the_prefix() -> None:
 
 
 def test_the_methods_do_the_same() -> None:
-    assert Toolset(read, write).only("read").renamed(read="cat").prefixed("fs_").names == ("fs_cat",)
+    assert Toolset(read, write).only("read").rename(read="cat").prefix("fs_").names == ("fs_cat",)
 
 
 def test_some_can_be_left_out() -> None:
@@ -58,7 +58,7 @@ def test_some_can_be_left_out() -> None:
 
 def test_a_toolset_is_a_value() -> None:
     tools = Toolset(read)
-    tools.prefixed("x_")
+    tools.prefix("x_")
     assert tools.names == ("read",)
     assert (tools == Toolset(read), hash(tools) == hash(Toolset(read)), tools == 3) == (True, True, False)
     with pytest.raises(AttributeError, match="not changed"):
@@ -120,7 +120,7 @@ def test_what_is_of_the_wrong_kind_is_refused(said: dict[str, Any], what: str) -
 
 
 def test_an_agent_takes_tools_functions_sets_and_lists_of_them() -> None:
-    assert names(plain, [read, (Toolset(write).prefixed("fs_"),)]) == ["plain", "read", "fs_write"]
+    assert names(plain, [read, (Toolset(write).prefix("fs_"),)]) == ["plain", "read", "fs_write"]
 
 
 def test_an_agent_takes_one_toolset_as_its_tools() -> None:

@@ -382,7 +382,28 @@ ALTER TABLE inputs ADD COLUMN head INTEGER NOT NULL DEFAULT 0;
 -- Who had a session at a record, for forks.
 CREATE INDEX records_handed ON records (journal, seq) WHERE substr(body, 1, 14) = x'7b2274223a2268616e646564222c';
 """
-MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8)
+_V9: Final = """
+-- JSON values, summaries and metadata (JSON objects) in memory. `words` has the words of a value for the search: in
+-- JSON, a word may follow an escape.
+ALTER TABLE memories ADD COLUMN is_json  INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE memories ADD COLUMN summary  TEXT NOT NULL DEFAULT '';
+ALTER TABLE memories ADD COLUMN metadata TEXT;
+ALTER TABLE memories ADD COLUMN words    TEXT AS (
+    CASE is_json WHEN 0 THEN value ELSE
+        replace(replace(replace(replace(value, '\\\\', ' '), '\\n', ' '), '\\r', ' '), '\\t', ' ')
+    END
+) VIRTUAL;
+ALTER TABLE memory_changes ADD COLUMN is_json  INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE memory_changes ADD COLUMN summary  TEXT NOT NULL DEFAULT '';
+ALTER TABLE memory_changes ADD COLUMN metadata TEXT;
+DROP TABLE memory_words;
+CREATE VIRTUAL TABLE memory_words USING fts5 (
+    key, words, summary, content = 'memories', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
+);
+INSERT INTO memory_words (memory_words, rank) VALUES ('secure-delete', 1);
+INSERT INTO memory_words (memory_words) VALUES ('rebuild');
+"""
+MIGRATIONS: Final[tuple[str, ...]] = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9)
 SEALED: Final = 6
 """The first schema with sealed waits and rules."""
 VERSION: Final = len(MIGRATIONS)

@@ -14,14 +14,23 @@ from msgspec.structs import astuple, replace
 
 from holdfast import errors
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import canonical
+from holdfast.effects.canonical import canonical, canonical_json
 from holdfast.errors.store import MOVED
 from holdfast.names import agent_session_process
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import InputRow, JournalRow, StoreLimits
 from holdfast.store.folds import Fold
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, NoteRefusal, RefusedInput
-from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
+from holdfast.store.memories import (
+    MemoryChange,
+    MemoryEntry,
+    MemoryKey,
+    MemoryPage,
+    MemoryScope,
+    seen_at,
+    size_of,
+    text_of,
+)
 from holdfast.store.notifications import Notification, NotificationState
 from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, ImportedJournal, Purged, Tombstone
 from holdfast.store.spending import NO_SPEND, DailySpend, Spend
@@ -253,20 +262,26 @@ def rule_crc(of: StoredRule) -> int:
 # ---- memories ------------------------------------------------------------------------------------------------------
 
 _PUT_MEMORY: Final = (
-    insert_into("memories", "scope, key, version, value, created, updated, expires, author, size, crc")
+    insert_into(
+        "memories",
+        "scope, key, version, value, created, updated, expires, author, is_json, summary, metadata, size, crc",
+    )
     + " ON CONFLICT (scope, key) DO UPDATE SET version = excluded.version, value = excluded.value,"
-    " created = excluded.created, updated = excluded.updated, expires = excluded.expires,"
-    " author = excluded.author, size = excluded.size, crc = excluded.crc"
+    " created = excluded.created, updated = excluded.updated, expires = excluded.expires, author = excluded.author,"
+    " is_json = excluded.is_json, summary = excluded.summary, metadata = excluded.metadata,"
+    " size = excluded.size, crc = excluded.crc"
 )
 _ENTRIES: Final = (
     # Texts as bytes: a text that is no longer UTF-8 then counts as damaged and raises nothing.
     "SELECT CAST(m.scope AS BLOB), CAST(m.key AS BLOB), m.version, CAST(m.value AS BLOB), m.created, m.updated,"
-    " m.expires, CAST(m.author AS BLOB), m.crc FROM memories m"
+    " m.expires, CAST(m.author AS BLOB), m.is_json, CAST(m.summary AS BLOB), CAST(m.metadata AS BLOB), m.crc"
+    " FROM memories m"
 )
-_CHANGE_COLUMNS: Final = "scope, key, version, change, value, at, author, expires"
+_CHANGE_COLUMNS: Final = "scope, key, version, change, value, at, author, expires, is_json, summary, metadata"
 _INSERT_CHANGE: Final = insert_into("memory_changes", _CHANGE_COLUMNS)
 _CHANGE_VALUE: Final = 4
 _MEMORY_TABLES: Final = ("memories", "memory_changes")
+_VALUE: Final = 3
 _UNEXPIRED: Final = "(m.expires IS NULL OR m.expires > ?)"
 _AFTER_ALL_KEYS: Final = "\U0010ffff"
 """Greater than any character of a key."""
@@ -296,8 +311,10 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
 
     def put(self, entry: MemoryEntry) -> None:
         self._drop_words("scope = ? AND key = ?", entry.scope, entry.key)
-        self._run(_PUT_MEMORY, *astuple(entry), size_of(entry.key, entry.value), _memory_crc(entry))
-        sql = "INSERT INTO memory_words (rowid, key, value) SELECT id, key, value FROM memories"
+        *place, value, created, updated, expires, by, summary, metadata = astuple(entry)
+        row = (*place, text_of(value), created, updated, expires, by, *_details(value, summary, metadata))
+        self._run(_PUT_MEMORY, *row, size_of(entry), _memory_crc(*row))
+        sql = "INSERT INTO memory_words (rowid, key, words, summary) SELECT id, key, words, summary FROM memories"
         self._run(f"{sql} WHERE scope = ? AND key = ?", entry.scope, entry.key)
 
     def remove(self, scope: str, key: str) -> None:
@@ -306,8 +323,8 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
 
     def _drop_words(self, where: str, *values: Any) -> None:
         """Remove entries from the index, before they change: it needs the words that it has of them."""
-        sql = "INSERT INTO memory_words (memory_words, rowid, key, value) SELECT 'delete', id, key, value FROM memories"
-        self._run(f"{sql} WHERE {where}", *values)
+        sql = "INSERT INTO memory_words (memory_words, rowid, key, words, summary)"
+        self._run(f"{sql} SELECT 'delete', id, key, words, summary FROM memories WHERE {where}", *values)
 
     def forget(self, scope: str) -> int:
         """Remove all entries of a scope with their history; answers how many."""
@@ -321,7 +338,9 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
 
     def add_change(self, change: MemoryChange, keep: int) -> None:
         """Add to the history of an entry, which keeps its last `keep` changes."""
-        self._run(_INSERT_CHANGE, *astuple(change))
+        *place, value, at, by, expires, summary, metadata = astuple(change)
+        text = None if value is None else text_of(value)
+        self._run(_INSERT_CHANGE, *place, text, at, by, expires, *_details(value, summary, metadata))
         # Each change takes the next version, so versions count the changes.
         sql = "DELETE FROM memory_changes WHERE scope = ? AND key = ? AND version <= ?"
         self._run(sql, change.scope, change.key, change.version - keep)
@@ -335,7 +354,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         sql = "SELECT id FROM memory_changes WHERE expires IS NOT NULL AND value IS NOT NULL AND expires <= ? LIMIT ?"
         rows = self._all(sql, now, limit)
         for (number,) in rows:  # without any, the transaction writes nothing
-            self._run("UPDATE memory_changes SET value = NULL WHERE id = ?", number)
+            self._run("UPDATE memory_changes SET value = NULL, summary = '', metadata = NULL WHERE id = ?", number)
         return len(rows)
 
     def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
@@ -350,7 +369,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         return found
 
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
-        """Entries with all the words in key or value, the best match first."""
+        """Entries with all the words in key, value or summary, the best match first."""
         numbers = self._all(
             "SELECT m.id FROM memory_words JOIN memories m ON m.id = memory_words.rowid"
             f" WHERE memory_words MATCH ? AND (? IS NULL OR m.scope = ?) AND {_UNEXPIRED}"
@@ -369,7 +388,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
             if not sound:
                 damaged.append(MemoryKey(entry.scope, entry.key))
                 continue
-            taken += len(entry.value)
+            taken += len(found[_VALUE])
             if entries and taken > self._tables.page_bytes:
                 return MemoryPage(entries, damaged[:before_last], more=True)  # later damaged ones: the next page
             entries.append(entry)
@@ -382,7 +401,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         """Newest first."""
         sql = f"SELECT {_CHANGE_COLUMNS} FROM memory_changes WHERE scope = ? AND key = ? ORDER BY version DESC LIMIT ?"
         rows = self._tables.page(sql, (scope, key, limit), _CHANGE_VALUE)
-        return [seen_at(MemoryChange(*found), now) for found in rows]
+        return [seen_at(_change_of(found), now) for found in rows]
 
     def of(self, scope: str) -> Iterator[MemoryEntry]:
         """All entries of a scope, also expired ones."""
@@ -392,7 +411,7 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
     def changes_of(self, scope: str) -> Iterator[MemoryChange]:
         """The history of a scope, the oldest change of each entry first."""
         sql = f"SELECT {_CHANGE_COLUMNS} FROM memory_changes WHERE scope = ? ORDER BY key, version"
-        return (MemoryChange(*found) for found in self._all(sql, scope))
+        return (_change_of(found) for found in self._all(sql, scope))
 
     def is_used(self, scope: str) -> bool:
         """True if the scope has entries, or a history of them."""
@@ -406,14 +425,20 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
 
     def raw_changes(self) -> Iterator[MemoryChange]:
         for found in self._db.execute(f"SELECT {_CHANGE_COLUMNS} FROM memory_changes ORDER BY scope, key, version"):
-            yield MemoryChange(*found)
+            yield _change_of(found)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
         *columns, crc = found
         # A text that is no longer UTF-8 does not match its checksum, which covers the replacements.
         texts: list[Any] = [said.decode(errors="replace") if type(said) is bytes else said for said in columns]
-        entry = MemoryEntry(*texts)
-        return entry, _memory_crc(entry) == crc
+        *place, text, created, updated, expires, by, is_json, summary, metadata = texts
+        sound = _memory_crc(*texts) == crc
+        try:
+            value, more = _decode_details(text, is_json, metadata)
+        except (msgspec.DecodeError, TypeError, RecursionError):  # a damaged or hostile file can hold anything
+            value, more, sound = text, {}, False
+        fields: list[Any] = [*place, value, created, updated, expires, by, summary, more]
+        return MemoryEntry(*fields), sound
 
     def _error(self, damaged: MemoryEntry) -> errors.StoreError:
         return errors.MemoryCorrupt(damaged.scope, damaged.key)
@@ -424,8 +449,33 @@ def match_expression(words: Sequence[str]) -> str:
     return " ".join('"' + word.replace('"', '""') + '"*' for word in words)
 
 
-def _memory_crc(of: MemoryEntry) -> int:
-    return _crc(of.scope, of.key, of.version, of.created, of.updated, of.expires, of.by, of.value)
+def _details(value: object, summary: str, metadata: dict[str, Any]) -> tuple[int, str, str | None]:
+    """The columns `is_json`, `summary` and `metadata`."""
+    said = canonical_json(metadata).decode() if metadata else None
+    return int(value is not None and not isinstance(value, str)), summary, said
+
+
+def _decode_details(text: str | None, is_json: int, metadata: str | None) -> tuple[Any, dict[str, Any]]:
+    """The value and the metadata of the columns of an entry or a change."""
+    value = text if text is None or not is_json else msgspec.json.decode(text)
+    return value, {} if metadata is None else msgspec.json.decode(metadata, type=dict[str, Any])
+
+
+def _change_of(found: tuple[Any, ...]) -> MemoryChange:
+    *place, text, at, by, expires, is_json, summary, metadata = found
+    try:
+        value, more = _decode_details(text, is_json, metadata)
+    except (msgspec.DecodeError, TypeError, RecursionError):  # damaged: no checksum covers the history
+        value, more = text, {}
+    fields: list[Any] = [*place, value, at, by, expires, summary, more]
+    return MemoryChange(*fields)
+
+
+def _memory_crc(*row: object) -> int:
+    """The checksum of an entry; a text alone has the one that it had before schema 9."""
+    scope, key, version, text, created, updated, expires, by, is_json, summary, metadata = row
+    details = (is_json, summary, metadata) if is_json or summary or metadata is not None else ()
+    return _crc(scope, key, version, created, updated, expires, by, *details, text)
 
 
 # ---- notifications -------------------------------------------------------------------------------------------------
@@ -502,6 +552,10 @@ class NotificationTable(_CheckedTable[Notification]):
         where = "INDEXED BY notifications_claimed WHERE state = 'claimed' AND journal = ? AND run = ?"
         return self._each(where, journal, run)
 
+    def claimed_by_pump(self, journal: str) -> list[Notification]:
+        where = "INDEXED BY notifications_claimed WHERE state = 'claimed' AND journal = ? AND input IS NULL"
+        return self._each(where, journal)
+
     def has_ready(self, journal: str, now: int) -> bool:
         """True if one is queued, due and not expired."""
         sql = f"SELECT 1 FROM notifications INDEXED BY notifications_queued WHERE journal = ? AND {_READY} LIMIT 1"
@@ -531,6 +585,11 @@ class NotificationTable(_CheckedTable[Notification]):
         """Ready ones, in the order of delivery."""
         rows = self._tables.page(NEXT_NOTIFICATIONS_QUERY, (journal, now, now, limit), _NOTICE_BODY)
         return [self._sound(found) for found in rows]
+
+    def next_due_of(self, journal: str, now: int) -> int | None:
+        """Earliest due time, after `now`, of the queued ones of a journal."""
+        sql = "SELECT min(due) FROM notifications INDEXED BY notifications_queued WHERE journal = ?"
+        return self._one(f"{sql} AND state = 'queued' AND due > ?", journal, now)
 
     def newest(
         self, journal: str | None, state: NotificationState | None, before: int | None, limit: int

@@ -26,7 +26,7 @@ __all__ = ["PARTS", "Case", "Stores", "cases", "contents", "refusal"]
 
 
 _TOPICS: Final = (
-    *("journals", "lists", "leases", "inbox", "waits", "notifications"),
+    *("journals", "lists", "leases", "inbox", "waits", "notifications", "pumps"),
     *("memories", "rules", "spending", "attachments", "retention", "folds"),
 )
 PARTS: Final = tuple(import_module(f"{__name__}.{topic}") for topic in _TOPICS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import InvalidId, MemoryConflict, MemoryFull
+from holdfast.errors import InvalidArgument, InvalidId, InvalidValue, MemoryConflict, MemoryFull, PayloadTooLarge
 from holdfast.testing.conformance.suite import Now, Reopen, memory_entries, refusal, unchanged
 
 if TYPE_CHECKING:
@@ -33,6 +33,40 @@ async def a_memory_survives_reopening(store: Store, clock: ManualClock, now: Now
     store = await reopen()
     assert await store.memory_get("team", "greeting") == changed
     assert await store.memory_get("other", "greeting") is await store.memory_get("team", "other") is None
+
+
+async def a_json_value_its_summary_and_metadata_survive_reopening(store: Store, reopen: Reopen) -> None:
+    value = {"sizes": [38, 38.5, None, True], "note": "Grüß\nGott\t☃"}
+    made = await store.memory_put("team", "k", value, summary="sizes, ☃", metadata={"from": {"a": [1]}})
+    assert (made.value, made.summary, made.metadata) == (value, "sizes, ☃", {"from": {"a": [1]}})
+    store = await reopen()
+    found = await store.memory_get("team", "k")
+    assert found == made
+    assert found is not None
+    assert found.text.startswith('{\n  "sizes": [\n    38,')  # in the order in which they were written
+    (change,) = await store.memory_history("team", "k")
+    assert (change.value, change.summary, change.metadata) == (value, "sizes, ☃", {"from": {"a": [1]}})
+    other: tuple[object, ...] = (0, False, [], {}, 1.5, "null", "{}", "")
+    for number, given in enumerate(other, 2):
+        again = await store.memory_put("team", "k", given)
+        assert (again.version, type(again.value), again.value) == (number, type(given), given)
+        assert (again.summary, again.metadata) == ("", {})
+        assert await store.memory_get("team", "k") == again
+
+
+async def what_no_entry_can_have_is_refused(store: Store) -> None:
+    limits = store.limits
+    async with unchanged(store):
+        await refusal(InvalidArgument, store.memory_put("s", "k", None))
+        await refusal(InvalidValue, store.memory_put("s", "k", b"x"), store.memory_put("s", "k", {"a": float("nan")}))
+        await refusal(InvalidId, *(store.memory_put("s", "k", "v", summary=bad) for bad in ("a\nb", " a", "\ud800")))
+        await refusal(InvalidValue, store.memory_put("s", "k", "v", metadata={"a": {1}}))
+        for what in (
+            store.memory_put("s", "k", ["x" * limits.memory_bytes]),
+            store.memory_put("s", "k", "v", summary="é" * limits.memory_summary_bytes),
+            store.memory_put("s", "k", "v", metadata={"a": "x" * limits.memory_metadata_bytes}),
+        ):
+            await refusal(PayloadTooLarge, what)
 
 
 async def a_change_that_expects_a_version_changes_no_other(store: Store) -> None:
@@ -115,6 +149,21 @@ async def a_search_finds_entries_with_all_the_words(store: Store) -> None:
     assert [len((await store.memory_search(None, "invoice", limit)).entries) for limit in (50, 1)] == [2, 1]
 
 
+async def a_search_finds_summaries_and_the_words_in_json(store: Store) -> None:
+    await store.memory_put(
+        "s", "json", {"shoes": ["wide\nfit", "a\\name", "a\\\nroad", 'quo"ted']}, summary="Ada wears"
+    )
+    await store.memory_put("s", "text", "a\\nothing", summary="shoes of Bob")
+    assert await _keys(store, "s", "shoes") == {"json", "text"}
+    for word in ("fit", "name", "road", "quo", "ted", "ada wears"):
+        assert await _keys(store, "s", word) == {"json"}, word
+    assert await _keys(store, "s", "nothing") == {"text"}
+    await store.memory_put("s", "json", {}, summary="")
+    await store.memory_delete("s", "text")
+    for word in ("fit", "ada", "shoes", "bob"):
+        assert await _keys(store, "s", word) == set(), word
+
+
 async def the_words_of_a_search_mean_nothing_but_themselves(store: Store) -> None:
     await store.memory_put("s", "k", "apple pear")
     for words in (
@@ -159,6 +208,18 @@ async def a_purge_removes_expired_entries(store: Store, clock: ManualClock) -> N
     history = [(change.version, change.change) for change in await store.memory_history("s", "short")]
     assert history == [(2, "expired"), (1, "put")]
     assert [entry.key for entry in await store.memory_list("s")] == ["changed", "long"]
+
+
+async def an_expired_value_takes_its_summary_and_metadata_with_it(store: Store, clock: ManualClock) -> None:
+    until = clock.read().wall + 10
+    await store.memory_put("s", "k", ["the secret"], summary="a secret", metadata={"a": "secret"}, expires=until)
+    clock.advance(10)
+    for _ in range(2):  # before and after it is removed
+        (gone,) = [change for change in await store.memory_history("s", "k") if change.change == "put"]
+        assert (gone.value, gone.summary, gone.metadata) == (None, "", {})
+        await store.memory_purge()
+    kept = await store.examine(lambda reader: [body for _, body in reader.raw_bytes()])
+    assert not any(b"secret" in body for body in kept)
 
 
 async def an_entry_can_be_made_anew_after_it_has_expired(store: Store, clock: ManualClock) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any, Final
 
 import typer
@@ -29,6 +30,8 @@ COMMANDS: Final = {
     "fork": ("sessions", "Start a new session from a record of another one."),
     "rm": ("retention", "Forget a session and everything that belongs to it."),
     "prune": ("retention", "Forget the sessions that ended long ago."),
+    "export": ("exports", "Write a session into a file, to copy or move it."),
+    "import": ("exports", "Store the session of a file."),
     "backup": ("retention", "Copy the store into a file while it is in use."),
     "compact": ("sessions", "Summarise the older part of a conversation."),
     "replay": ("sessions", "Check the code of an agent against a recorded session."),
@@ -53,6 +56,10 @@ A command is a function or a `CommandGroup` of its name. `--help` prints the sum
 """
 
 
+def _function_of(command: str) -> str:
+    return f"{command}_" if iskeyword(command) else command
+
+
 class RootGroup(TyperGroup):
     """All commands. An error is printed in one line, never as a traceback."""
 
@@ -62,7 +69,7 @@ class RootGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # typer does not export the types
         if cmd_name in COMMANDS and self.commands[cmd_name] is None:
-            declared = getattr(import_module(f"holdfast.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+            declared = getattr(import_module(f"holdfast.cli.{COMMANDS[cmd_name][0]}"), _function_of(cmd_name))
             if not isinstance(declared, CommandGroup):
                 group = CommandGroup()
                 group.command(cmd_name)(declared)

@@ -26,9 +26,10 @@ from holdfast.cli.agents import AgentReference, AgentUnavailable, choose_referen
 from holdfast.cli.memory import Draft
 from holdfast.cli.notifications import read_notifications
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, Shell, argument, flag, hint, option, parse_json
-from holdfast.cli.output import Terminal, escape_invisible, one_line, printable, stderr, stdout, time_left
+from holdfast.cli.output import Terminal, ask_yes_no, escape_invisible, one_line, printable, stderr, stdout, time_left
 from holdfast.cli.sessions import approval_of_wait, edit_runtime, find_target, open_waits, view_runtime, wait_label
 from holdfast.effects.canonical import canonical
+from holdfast.errors.store import not_served
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN, decide
@@ -147,7 +148,7 @@ class _ApprovalDialog:
         length = len(call_text(self.approval))
         long = f" ({length:,} characters)" if length > LISTED_LENGTH else ""
         how = "" if arguments is None else " with the changed arguments"
-        return not self.asks or _ask_yes_no(f"Approve this call of {self.approval.tool}{long}{how}?")
+        return not self.asks or ask_yes_no(f"Approve this call of {self.approval.tool}{long}{how}?")
 
     def leave_open(self) -> int:
         stdout().line(f"nothing was approved; {self.approval.id} still waits")
@@ -198,7 +199,7 @@ class _ApprovalDialog:
             arguments, problem = self.parse_arguments(text)
             if problem is not None:
                 stdout().line(f"this can't be used: {problem}")
-                if not self.asks or not _ask_yes_no("Edit it again?", usual=True):
+                if not self.asks or not ask_yes_no("Edit it again?", usual=True):
                     raise draft.left("nothing was approved")
                 continue
             changed = self.print_changes(arguments)
@@ -287,7 +288,7 @@ def approve(
         changed = dialog.print_changes(parsed)
     if not dialog.confirm(changed):
         return dialog.leave_open()
-    if rule is not None and asks and not _ask_yes_no(f"Store that rule for agent {approval.agent}, too?"):
+    if rule is not None and asks and not ask_yes_no(f"Store that rule for agent {approval.agent}, too?"):
         out.line("no rule is stored; the call is approved this once")
         rule = None
     return asyncio.run(dialog.approve(changed, rule))
@@ -347,16 +348,6 @@ def _rule_for(approval: Approval, agent: Agent | None) -> str:
             "words, numbers or true and false; this call has others, or none. Approve it without --always"
         )
     return rule
-
-
-def _ask_yes_no(question: str, *, usual: bool = False) -> bool:
-    """Ask the person at the terminal; an empty answer is the usual one, the end of the input is a no."""
-    try:
-        answer = input(f"{question} [{'Y/n' if usual else 'y/N'}] ").strip().lower()
-    except EOFError:
-        stdout().line()
-        return False
-    return usual if not answer else answer in {"y", "yes"}
 
 
 async def _print_next_step(runtime: Runtime, path: Path, approval: Approval) -> None:
@@ -455,8 +446,10 @@ async def _wait_items(store: Store, path: Path) -> list[InboxItem]:
     for kind in ("session", "process"):  # processes: background calls and durable functions
         async for line in read_pages(store.journals, kind=kind, status="waiting"):
             try:
+                if line.moved:
+                    continue
                 if line.quarantine is not None:
-                    raise errors.JournalQuarantined(line.id, line.quarantine)
+                    raise not_served(line.id, line.quarantine)
                 read = _process_waits if is_process_journal(line.id) else tool_waits
                 items += await read(store, line, path)
             except errors.HoldfastError as error:  # a damaged journal must not hide the others

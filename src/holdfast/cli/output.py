@@ -87,6 +87,16 @@ def stderr() -> Terminal:
     return Terminal(sys.stderr)
 
 
+def ask_yes_no(question: str, *, usual: bool = False) -> bool:
+    """Ask the person at the terminal; an empty answer is the usual one, the end of the input is a no."""
+    try:
+        answer = input(f"{question} [{'Y/n' if usual else 'y/N'}] ").strip().lower()
+    except EOFError:
+        stdout().line()
+        return False
+    return usual if not answer else answer in {"y", "yes"}
+
+
 class ProgressLine:
     """A counter on the error stream if that is a terminal; otherwise it prints nothing."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from holdfast.cli import options
 from holdfast.cli.options import Shell, flag, option
-from holdfast.cli.output import one_line, printable
+from holdfast.cli.output import ask_yes_no, one_line, printable, stdout
 from holdfast.cli.sessions import edit_runtime, find_session, view_runtime
 
 if TYPE_CHECKING:
@@ -27,18 +29,25 @@ async def rm(
     ] = None,
     keep_hash: Annotated[bool, flag("Refuse the id from now on; only a hash of it stays.", "--keep-hash")] = False,
     dry_run: options.DryRun = False,
-) -> None:
+    yes: Annotated[bool, flag("Do not ask.", "--yes", "-y")] = False,
+) -> int:
     """Forget a session: its records, sub-agents, background work, inbox, attachments and memory.
 
-    This can't be undone. What it spent stays counted for its agent. A process that drives the session stops. Sessions
-    that were forked from it read from it, so they must go first, or with it.
+    This can't be undone; on a terminal, it says what would go, and asks first. What the session spent stays counted for
+    its agent. A process that drives it stops. Sessions that were forked from it read from it, so they must go first, or
+    with it.
     """
     async with edit_runtime(shell.store) as runtime:
         found = (await find_session(runtime.store, session)).id
-        forgotten = await runtime.forget(
-            found, forks=forks, memory=memory or None, keep_hash=keep_hash, dry_run=dry_run
-        )
+        forget = partial(runtime.forget, found, forks=forks, memory=memory or None, keep_hash=keep_hash)
+        if not (yes or dry_run) and sys.stdin.isatty() and sys.stdout.isatty():
+            stdout().lines(map(printable, _lines(await forget(dry_run=True))))
+            if not ask_yes_no("Forget it for good?"):
+                stdout().line("nothing was removed")
+                return options.CANCELLED
+        forgotten = await forget(dry_run=dry_run)
     shell.print(forgotten, lambda _: map(printable, _lines(forgotten)))
+    return 0
 
 
 def _lines(forgotten: Forgotten) -> list[str]:

@@ -56,7 +56,8 @@ class SessionLine(msgspec.Struct, frozen=True):
     id: str
     agent: str | None
     status: str
-    """The status in the journal; or `interrupted` (no process drives it), `queued` (it has not begun) or `quarantined`.
+    """The status in the journal; or `interrupted` (no process drives it), `queued` (it has not begun),
+    `moved` (to another store) or `quarantined`.
     """
     records: int
     created: int
@@ -136,7 +137,7 @@ async def read_session_line(store: Store, line: Journal, drivers: dict[str, int 
     queued = len(await store.pending(line.id)) if line.id in drivers and trusted else 0
     status = line.status
     if line.quarantine is not None:
-        status = "quarantined"
+        status = "moved" if line.moved else "quarantined"
     elif status == "running" or (status != "waiting" and queued):
         status = "running" if pid is not None else "interrupted" if status == "running" else "queued"
     return SessionLine(

@@ -160,7 +160,7 @@ async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitabl
     """
     check_id("run", run)
     past = await read_history(store, journal)
-    ledger = RecordedJournal(store, journal)
+    ledger = RecordedJournal(store, journal, await store.birthplace(journal))
     performer = Performer(ledger, past, run, strict=True)
     install_task_factory(asyncio.get_running_loop())
     try:

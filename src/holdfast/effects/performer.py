@@ -41,7 +41,7 @@ from holdfast.store.contract import Head, Lease, blob_digest
 from holdfast.store.spending import DAY_MS, Spend
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 
     from holdfast.store import Notify
     from holdfast.store.client import Store
@@ -67,7 +67,7 @@ class LeasedJournal:
 
     def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
         self.journal = lease.journal
-        self.store_id = store.id
+        self.birthplace = lease.born or store.id
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
         self.put_blob, self.queue_blob, self.blob = store.put_blob, store.queue_blob, store.blob
@@ -154,9 +154,9 @@ class LeasedJournal:
 class RecordedJournal:
     """The journal of a replay: refuses to write."""
 
-    def __init__(self, store: Store, journal: str) -> None:
+    def __init__(self, store: Store, journal: str, birthplace: str) -> None:
         self.journal = journal
-        self.store_id = store.id
+        self.birthplace = birthplace
         self.inline_bytes = store.limits.inline_bytes
         self.redactor = store.redactor
         self._store = store
@@ -251,6 +251,8 @@ class Performer:
         self.failure: Exception | None = None
         self.journal_of: Callable[[str], str] | None = None
         """The journal that names an effect to the outside world, in the retry of another process."""
+        self.birthplaces: Mapping[str, str] = {}
+        """The stores in which the journals of `journal_of` were made, except that of this one."""
         self.trace = ledger.trace
         """The trace of the journal; None without telemetry."""
         self._suspension: SuspensionGuard | None = None
@@ -312,7 +314,8 @@ class Performer:
 
     def idempotency_key(self, key: str) -> str:
         """The key that identifies an effect to the outside world in every attempt."""
-        return idempotency_key(self._ledger.store_id, self.origin(key), key)
+        journal = self.origin(key)
+        return idempotency_key(self.birthplaces.get(journal, self._ledger.birthplace), journal, key)
 
     def origin(self, key: str) -> str:
         """The journal that names the effect `key` to the outside world: this one, except in a retry."""
@@ -711,5 +714,5 @@ class Performer:
 
 
 def idempotency_key(store: str, journal: str, key: str) -> str:
-    """The idempotency key of the effect `key` of a journal."""
+    """The idempotency key of the effect `key` of a journal that was made in this store."""
     return digest("idempotency", [store, journal, key])[:40]

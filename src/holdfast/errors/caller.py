@@ -858,6 +858,50 @@ class BackupRefused(ErrorFields, UsageError):
     _message = "{path} was not written: {reason}"
 
 
+class ExportRefused(ErrorFields, UsageError):
+    """The session was not exported, and no file was left."""
+
+    session: str
+    reason: str
+    _message = "{session!r} was not exported: {reason}"
+
+
+class ImportRefused(ErrorFields, UsageError):
+    """The session was not imported, and nothing of it was stored."""
+
+    session: str
+    reason: str
+    _message = "{session!r} was not imported: {reason}"
+
+
+class SessionFileDamaged(ErrorFields, UsageError):
+    """The file holds no whole session: it was cut short, changed, or is of another kind. Nothing of it was stored."""
+
+    path: str
+    line: int
+    reason: str
+    _message = "{path}, line {line:,}: {reason}; nothing was imported. Export the session again"
+
+
+class SessionFileNewer(ErrorFields, UsageError):
+    """A newer release wrote the file. Nothing of it was stored."""
+
+    path: str
+    format: int
+    known: int
+    _message = "{path} has format {format}, this release reads up to {known}; import it with a newer Holdfast"
+
+
+class SessionFileUntrusted(ErrorFields, UsageError):
+    """Nothing proves which store wrote the file. Nothing of it was stored."""
+
+    path: str
+    store: str
+    _message = """{path} says it is of the store {store}, and no key at hand proves that. What it holds
+        decides what its agents do next: name the key of that store (--key FILE), or say that you trust the file
+        (--trust)"""
+
+
 class JournalInUse(ErrorFields, UsageError):
     """The journal cannot be pruned: it has not ended, or another one needs it."""
 

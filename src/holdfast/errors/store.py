@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors.base import StoreError
 from holdfast.errors.fields import ErrorFields
@@ -226,6 +226,22 @@ class JournalQuarantined(ErrorFields, StoreError):
     journal: str
     reason: str
     _message = "journal {journal!r} is quarantined: {reason}; restore it from a backup"
+
+
+class JournalMoved(JournalQuarantined):
+    """The journal was exported to go on in another store. Here it can only be read."""
+
+    _message = """{journal!r} was moved away ({reason}); go on in the store that imported its file. To bring it back,
+        remove it here ('holdfast rm'), then import the file"""
+
+
+MOVED: Final = "export "
+"""Prefix of the reasons for which a moved journal is not served."""
+
+
+def not_served(journal: str, reason: str) -> JournalQuarantined:
+    """The error for a journal that is not served: it was moved away, or is damaged."""
+    return (JournalMoved if reason.startswith(MOVED) else JournalQuarantined)(journal, reason)
 
 
 class InboxFull(ErrorFields, StoreError):

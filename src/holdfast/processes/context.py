@@ -149,6 +149,9 @@ class ChildWait:
         except errors.JournalMissing:
             said = f"there is no process {keys.process_id_of(self.label)!r}"
             return WaitAnswer(error=ErrorInfo("ProcessUnknown", said))
+        if line.status not in TERMINAL_STATUSES and line.moved:
+            said = f"the process {keys.process_id_of(self.label)!r} was moved to another store"
+            return WaitAnswer(error=ErrorInfo("JournalMoved", said))
         if line.status not in TERMINAL_STATUSES:
             return None
         return WaitAnswer(encode_value(await process_end(self.store, await self.processes.read(self.label))))
@@ -186,13 +189,17 @@ class TurnWait:
 
     async def look(self) -> WaitAnswer | None:
         reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=True)
+        ending, gone = None, "its session was forgotten"
         try:
             ending = await reader.read()
+            if ending is None and not (await self._store.watch([self._turn.session]))[1]:
+                return None
+            gone = "its session was moved to another store"
         except errors.JournalMissing:
-            gone = {"turn": turn_id(self._turn.input), "status": "failed", "text": "", "value": None, "typed": False}
-            return WaitAnswer(encode_value(gone | {"message": "its session was forgotten"}))
+            pass
         if ending is None:
-            return None
+            told = {"turn": turn_id(self._turn.input), "status": "failed", "text": "", "value": None, "typed": False}
+            return WaitAnswer(encode_value(told | {"message": gone}))
         outcome = reader.outcome(ending, None)
         told = {
             "turn": outcome.turn,

@@ -237,6 +237,7 @@ class FunctionDrive(ProcessDrive):
         performer = Performer(self._ledger, fold_history(self._state.history), name)
         if self._state.inherited is not None:
             performer.journal_of = self._state.inherited.journal_of
+            performer.birthplaces = self._state.inherited.birthplaces
         performer.iteration = self._state.attempt
         if made.parent is not None:
             performer.cause = Cause("process", keys.process_id_of(made.parent))

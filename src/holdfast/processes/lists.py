@@ -297,6 +297,8 @@ async def read_process(store: Store, journal: str) -> ProcessState:
         old = await read_process(store, keys.process_journal(made.retry.process))
         run = keys.attempt_run(old.attempt)
         whole = inherited_history(journal, made.retry, old.journal, run, old.records, old.inherited)
+        above = {} if old.inherited is None else old.inherited.birthplaces
+        whole.birthplaces = {**above, old.journal: await store.birthplace(old.journal)}
         state.inherited = whole
     return state
 

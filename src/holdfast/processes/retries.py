@@ -38,6 +38,8 @@ class InheritedHistory:
     """The reused intents and outcomes."""
     journals: dict[str, str] = field(default_factory=dict[str, str])
     """Repeated effects, each with the journal of the retry that did it last."""
+    birthplaces: dict[str, str] = field(default_factory=dict[str, str])
+    """The store in which each of the older runs was made."""
 
     @property
     def results(self) -> int:

@@ -17,6 +17,7 @@ from holdfast.agent import OutputT_co
 from holdfast.crashpoints import crash_point
 from holdfast.deps import check_deps
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
+from holdfast.errors.store import not_served
 from holdfast.eventloop import cancel_all, spawn
 from holdfast.logs import log_event
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id, is_turn_id
@@ -97,6 +98,8 @@ class Process(Generic[OutputT_co]):
                     line = await self._processes.find(journal)
                     if line.status in TERMINAL_STATUSES:
                         return await self._processes.read(journal)
+                    if line.quarantine is not None and line.moved:
+                        raise not_served(line.id, line.quarantine)
                     error = context.sessions.stuck(journal)
                     if error is not None:
                         raise error
@@ -911,7 +914,7 @@ class Processes:
     async def _answer_turn(self, turn: AwaitedTurn, answer: Callable[[], Awaitable[Settlement]]) -> None:
         try:
             reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
-            with suppress(errors.JournalMissing):  # its session was forgotten: that is an end, too
+            with suppress(errors.JournalMissing, errors.JournalMoved):  # forgotten, or moved: that is an end, too
                 await reader.wait(self._context)
             self._context.poke((await answer()).wait.journal)
         except errors.HoldfastError as error:  # whoever waits looks by itself after a while

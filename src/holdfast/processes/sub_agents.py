@@ -19,6 +19,7 @@ import msgspec
 from holdfast import errors
 from holdfast.agent import Agent, narrow_agent
 from holdfast.crashpoints import crash_point
+from holdfast.errors.store import not_served
 from holdfast.eventloop import ignore_result, release_call_slot, spawn
 from holdfast.messages import Text
 from holdfast.policy import limits as policy_limits
@@ -343,8 +344,8 @@ class SubAgents:
         return Consumption() if ending is None else Consumption(ending.steps, ending.usage.total, ending.cost or 0.0)
 
     async def _own(self, line: Journal) -> SubtreeUsage:
-        if line.quarantine is not None:
-            raise errors.JournalQuarantined(line.id, line.quarantine)
+        if line.quarantine is not None and not line.moved:
+            raise not_served(line.id, line.quarantine)
         known = self._ended_usage.get(f"{line.id}@{line.head}")
         if known is not None:
             return known

@@ -548,7 +548,7 @@ class Tasks:
         sent, approved = call.request, isinstance(call, AuthorizedCall) and call.approved
         tool = call.tool if approved else None
         version = (None, None) if tool is None else (tool.digest, tool.implementation)
-        idempotency = call.idempotency or idempotency_key(self._store.id, session, call.key)
+        idempotency = call.idempotency or idempotency_key(self._store.leased_birthplace(session), session, call.key)
         provided: dict[str, Any] | None = None
         if call.tool is not None and call.tool.provided is not None:
             from holdfast.tools.providers import chosen_tool  # only where agents have providers

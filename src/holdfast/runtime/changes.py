@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast import events, records
 from holdfast.clock import Clock, wall_clock
-from holdfast.errors import CursorInvalid, JournalMissing, StoreClosed
+from holdfast.errors import CursorInvalid, HoldfastError, JournalMissing, JournalMoved, StoreClosed
 from holdfast.eventloop import spawn
 from holdfast.messages import Text, ToolCall, UserMessage, decode_reply, message_of_reply
 from holdfast.names import MAX_INT
@@ -212,6 +212,8 @@ def _turn_end_events(record: records.Ended) -> Iterator[_EventFields]:
 ALL_JOURNALS: Final = ""
 """The key of readers of all journals."""
 _POLL_PAUSE: Final = 0.02
+_LOOK_AGAIN: Final = 1.0
+"""Longest pause between two looks, in seconds: a journal that was moved away has no new record."""
 
 
 class TurnEnded(NamedTuple):
@@ -303,6 +305,13 @@ class ChangeFeed:
             self.wake_readers(journal)
             self._wake((journal, True), end)
 
+    def fail(self, journal: str, error: HoldfastError) -> None:
+        """Give all that wait for `journal` this error: nothing comes any more."""
+        for what in ((journal, False), (journal, True)):
+            for found in self._waiting.pop(what, ()):
+                if not found.news.done():
+                    found.news.set_exception(error)
+
     def wake_live(self, session: str) -> None:
         """Wake all that wait for any record of `session`: live events of another process have come, no records."""
         self._wake((session, False), "live")
@@ -360,20 +369,23 @@ class ChangeFeed:
                 if self.receiver is not None:
                     await self.receiver.refresh()  # first: live events come before the records behind them
                 await self._compare(waited)
-                await self.store.changed(version, None)
+                await self.store.changed(version, _LOOK_AGAIN)
                 await asyncio.sleep(_POLL_PAUSE)
         except Exception as error:  # readers must learn of it
             self._fail(error)
 
     async def _compare(self, waited: list[tuple[str, bool]]) -> None:
         names = list({journal for journal, _ in waited if journal != ALL_JOURNALS})
-        heads = await self.store.heads(names) if names else {}
+        heads, moved = await self.store.watch(names) if names else ({}, {})
         if (ALL_JOURNALS, False) in waited:
             heads[ALL_JOURNALS] = await self.store.last_position()
         for what in waited:
             for found in list(self._waiting.get(what, ())):
                 gone = 0 < found.head < MAX_INT and what[0] not in heads  # forgotten: its reader finds out
-                if (gone or heads.get(what[0], 0) > found.head) and not found.news.done():
+                news = heads.get(what[0], 0) > found.head
+                if what[0] in moved and not news and not found.news.done():
+                    found.news.set_exception(JournalMoved(what[0], moved[what[0]]))
+                elif (gone or news) and not found.news.done():
                     found.news.set_result(None)
 
     def _fail(self, error: Exception) -> None:

@@ -71,11 +71,11 @@ class JournalDrive:
         try:
             async with holder as held:
                 await self._hold(held.lease, held.lost)
-        except (errors.LeaseHeld, RuntimeClosing, errors.RuntimeStopped, errors.JournalMissing):
+        except (errors.LeaseHeld, RuntimeClosing, errors.RuntimeStopped, errors.JournalMissing, errors.JournalMoved):
             # A journal is missing if the input that makes it was refused.
             return
         except errors.Halted as halted:
-            if isinstance(halted.reason, errors.JournalMissing):  # it was forgotten
+            if isinstance(halted.reason, errors.JournalMissing | errors.JournalMoved):  # it was forgotten, or moved
                 return
             raise halted.reason from halted.reason.__cause__
         finally:

@@ -204,7 +204,7 @@ class HostCalls:
         check_arguments(tool, arguments)
         # The call runs exactly as it was made: a secret can't be redacted later, so it is refused.
         self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
-        idempotency = idempotency_key(self._store.id, session, key)
+        idempotency = idempotency_key(await self._store.birthplace(session), session, key)
         return TaskCall(tool.name, arguments, key, "", key, idempotency, host=True, notify=bool(notify))
 
     async def _is_made(self, id: str, call: TaskCall) -> bool:

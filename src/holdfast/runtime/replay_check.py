@@ -118,7 +118,7 @@ class _Check:
         agent = self._team.get(name or "")
         if agent is None:
             raise errors.AgentUnknown(name or "", tuple(self._team))
-        ledger = performer.RecordedJournal(self._store, self._session)
+        ledger = performer.RecordedJournal(self._store, self._session, await self._store.birthplace(self._session))
         host = cast("SessionDrive", _ReplayHost(self._session))
         run = turn_runner.TurnRunner(host, agent, turn, ledger, strict=True, until=until)
         status = None if recorded is None else recorded.status

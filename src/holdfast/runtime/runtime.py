@@ -37,7 +37,16 @@ from holdfast.names import (
 from holdfast.policy import limits, rules
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.processes import lists, service, sub_agents, tasks
-from holdfast.runtime import attachments, budgets, context, deferrals, retention, session_driver, session_records
+from holdfast.runtime import (
+    attachments,
+    budgets,
+    context,
+    deferrals,
+    exports,
+    retention,
+    session_driver,
+    session_records,
+)
 from holdfast.runtime.approvals import Approval, Approvals
 from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
 from holdfast.runtime.drive import JournalDrive, Turnstile, turnstiles
@@ -70,6 +79,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
+    from holdfast.store.moves import SessionReport
     from holdfast.store.retention import Forgotten
     from holdfast.store.spending import Spend
     from holdfast.store.sqlite.backup import BackupReport
@@ -435,6 +445,39 @@ class Runtime:
         """
         self._sessions.check_loop()
         return await self.store.backup(path, budgets.spend_of_record, with_key=with_key)
+
+    async def export_session(
+        self,
+        session: str,
+        path: Path | str,
+        *,
+        move: bool = False,
+        force: bool = False,
+        memory: Sequence[str] | None = None,
+    ) -> SessionReport:
+        """Write a session with everything that belongs to it, its forks too, into the file `path` (``-``: the output).
+
+        Without `move` the file is a copy, and the session must be at rest: `ExportRefused` if it runs, waits, or has
+        something in its inbox. With `move` it goes on where the file is imported, in the middle of a turn too, with the
+        same idempotency keys; here it can only be read from then on. After a crash, the same call writes the same file.
+        `memory` names the scopes of memory that go along, by default the one with its id. An existing file stays
+        (`ExportRefused`), unless `force` is set. docs/keeping.md says who must be kept from reading the file.
+        """
+        self._sessions.check_loop()
+        return await exports.export_session(self._context, session, path, move=move, force=force, memory=memory)
+
+    async def import_session(
+        self, path: Path | str, *, key: Path | str | None = None, trust: bool = False, dry_run: bool = False
+    ) -> SessionReport:
+        """Store the session in a file of `export_session` (``-``: the input), all of it in one transaction.
+
+        The file is checked to its end before anything is stored. What it holds decides what its agents do next, so it
+        must prove which store wrote it: `SessionFileUntrusted`, unless this store did, or shares its key, or `key`
+        names the key file of that store, or you `trust` the file. `ImportRefused` if a session or process with one of
+        its ids is here; the same file again is no error and does nothing (`report.fresh` is False).
+        """
+        self._sessions.check_loop()
+        return await exports.import_session(self._context, path, key=key, trust=trust, dry_run=dry_run)
 
     async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""

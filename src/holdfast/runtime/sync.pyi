@@ -26,6 +26,7 @@ from holdfast.events import Event as Event
 from holdfast.memory.handle import T as T2
 from holdfast.messages import Attachment as Attachment
 from holdfast.messages import Message as Message
+from holdfast.messages import Settings as Settings
 from holdfast.messages import Text as Text
 from holdfast.models import Model as Model
 from holdfast.models.prices import Price as Price
@@ -71,6 +72,7 @@ from holdfast.store.contract import Journal as Journal
 from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
+from holdfast.store.moves import SessionReport as SessionReport
 from holdfast.store.notifications import NotificationState as NotificationState
 from holdfast.store.notifications import SettledByHand as SettledByHand
 from holdfast.store.retention import Forgotten as Forgotten
@@ -130,6 +132,20 @@ class SyncRuntime:
         """Forget the sessions that have not changed for so long, at most `limit`. Memory stays."""
     def backup(self, path: Path | str, *, with_key: bool = True) -> BackupReport:
         """Copy one state of the store into the new file `path`, and check the copy, while work goes on."""
+    def export_session(
+        self,
+        session: str,
+        path: Path | str,
+        *,
+        move: bool = False,
+        force: bool = False,
+        memory: Sequence[str] | None = None,
+    ) -> SessionReport:
+        """Write a session with everything that belongs to it, its forks too, into the file `path` (``-``: the output)."""
+    def import_session(
+        self, path: Path | str, *, key: Path | str | None = None, trust: bool = False, dry_run: bool = False
+    ) -> SessionReport:
+        """Store the session in a file of `export_session` (``-``: the input), all of it in one transaction."""
     def refusals(self, session: str | None = None, *, limit: int = 50) -> list[inbox.RefusedInput]:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""
     def run(
@@ -141,6 +157,8 @@ class SyncRuntime:
         key: str | None = None,
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> TurnOutcome[OutputT]:
         """Send a prompt and wait for the outcome, in a new session unless `session` names one."""
     @overload
@@ -311,6 +329,8 @@ class SyncSession(Generic[OutputT_co]):
         deadline: timedelta | float | None = None,
         metadata: dict[str, Any] | None = None,
         untrusted: bool = False,
+        model: str | None = None,
+        settings: Settings | None = None,
     ) -> SyncTurn[OutputT_co]:
         """Send an input. When this returns, it is durable and will be answered."""
     def compact(self, *, key: str | None = None) -> SyncTurn:
@@ -675,6 +695,12 @@ def open_sync(
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager."""
 
 def run_sync(
-    agent: Agent[T3, OutputT], prompt: str, *, deadline: timedelta | float | None = None, deps: DepsSource[T3] = ...
+    agent: Agent[T3, OutputT],
+    prompt: str,
+    *,
+    deadline: timedelta | float | None = None,
+    deps: DepsSource[T3] = ...,
+    model: str | None = None,
+    settings: Settings | None = None,
 ) -> TurnOutcome[OutputT]:
-    """Ask an agent once, on a temporary store in memory."""
+    """Ask an agent once, on a temporary store in memory. `model` and `settings`: see `Session.send`."""

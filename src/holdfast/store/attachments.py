@@ -60,6 +60,7 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
 
     def apply(self, tx: Transaction) -> StoredAttachment:
         table, now = tx.rows.attachments, tx.now.wall
+        _check_here(tx, self.session)
         found = table.find(self.session, self.digest)
         if found is None:
             check_room(self.session, self.size(), table.total(self.session), tx.limits)
@@ -79,6 +80,7 @@ class ShareAttachment(Command[StoredAttachment | None], frozen=True):
 
     def apply(self, tx: Transaction) -> StoredAttachment | None:
         table = tx.rows.attachments
+        _check_here(tx, self.session)
         found = table.find(self.session, self.digest)
         free = table.find(NO_SESSION, self.digest)
         if found is not None or free is None:
@@ -87,6 +89,12 @@ class ShareAttachment(Command[StoredAttachment | None], frozen=True):
         shared = replace(free, session=self.session, at=tx.now.wall)
         table.put(shared)
         return shared
+
+
+def _check_here(tx: Transaction, session: str) -> None:
+    row = tx.rows.journal(session)
+    if row is not None:
+        row.check_here()
 
 
 def check_room(session: str, added: int, total: tuple[int, int], limits: StoreLimits) -> None:

@@ -18,7 +18,7 @@ from holdfast.store.spending import SpendingAudit, SpendOf
 from holdfast.store.waits import audit_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from holdfast.store.contract import JournalRow, RawRecord, Reader
 
@@ -71,7 +71,7 @@ def audit(
             break
         if progress is not None:
             progress(done, len(rows))
-        audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}), tally)
+        audited = JournalAudit(row, blobs, references, inputs.get(row.id, {}), tally)
         look.take(f"records of {row.id}", audited.run(reader.raw_records(row.id)))
         ended[row.id] = audited.ended
         look.take("forks", _audit_fork(row, by_id))
@@ -180,12 +180,14 @@ def _audit_aliases(reader: Reader, inputs: dict[str, dict[int, bool]]) -> Iterat
 
 
 @dataclass(slots=True)
-class _JournalAudit:
+class JournalAudit:
+    """The audit of one journal, fed with its records."""
+
     row: JournalRow
     blobs: dict[str, bool]
-    references: set[tuple[str, str, int]]
+    references: Container[tuple[str, str, int]]
     inputs: dict[int, bool]
-    tally: SpendingAudit
+    tally: SpendingAudit | None = None
     found: list[Finding] = field(default_factory=list[Finding])
     seq: int = 0
     epoch: int = 0
@@ -205,7 +207,8 @@ class _JournalAudit:
     def run(self, raw: Iterator[RawRecord]) -> Iterator[Finding]:
         if self.row.base:  # records up to `base` were trimmed, with the agent; no run in them continues after it
             self.seq, self.agent = self.row.base, self.row.agent
-        self.tally.begin(self.row)
+        if self.tally is not None:
+            self.tally.begin(self.row)
         for entry in raw:
             if entry.seq != self.seq + 1:
                 self._report("gap", entry.seq, f"follows record {self.seq}")
@@ -221,7 +224,8 @@ class _JournalAudit:
                 agent = record.agent if isinstance(record, records.Opened) else self.agent
                 self._audit_lists(entry.seq, record)
                 self._audit_story(entry.seq, record)
-                self.tally.add(agent, entry.pos, record)
+                if self.tally is not None:
+                    self.tally.add(agent, entry.pos, record)
             except RecordUnreadable as error:
                 self._report("unreadable", entry.seq, error.reason)
         self._audit_row()
@@ -322,7 +326,7 @@ class _JournalAudit:
         if row.epoch < self.epoch:
             self._report("epoch", head, f"the lease is at {row.epoch}, a record at {self.epoch}")
         broken = any(rule in {"checksum", "unreadable", "gap"} for rule, _, _ in self.found)
-        if broken or head != self.seq:
+        if self.tally is not None and (broken or head != self.seq):
             self.tally.doubt(row.agent)
             self.tally.doubt(self.agent)
         told = self.updated > 0 or not row.base  # a trimmed journal may have lost its beginning

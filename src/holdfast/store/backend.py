@@ -128,6 +128,17 @@ class Backend:
         """Run `query` on a consistent state, in a thread if it can block."""
         raise NotImplementedError
 
+    async def read_long(self, query: Callable[[Reader], T]) -> T:
+        """`read` without a limit of time, for one caller at a time."""
+        return await self.read(query)
+
+    def file_macs(self, store: str, digest: bytes, key: Path | None = None) -> list[str]:
+        """The MACs that a session file with this digest may have from the store with this id: with its `key`, or ours.
+
+        The first one for its own id is its own.
+        """
+        raise NotImplementedError
+
     @property
     def wiped(self) -> bool:
         """False while bytes of forgotten sessions may still be in a log of this store."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -34,9 +35,11 @@ from holdfast.store.waits import AddRule, StoredRule
 if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
+    from holdfast.store import moves
     from holdfast.store.backend import Backend
     from holdfast.store.folds import Fold
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
+    from holdfast.store.session_file import SessionFile
     from holdfast.store.sqlite.backup import BackupReport
     from holdfast.store.sqlite.sockets import StoreSockets
 
@@ -88,6 +91,7 @@ class Store:
         """Removes secrets from all writes."""
         self._terms: dict[str, tuple[int, int]] = {}
         """The epoch of each lease claimed here, and the monotonic time until which no other process can hold it."""
+        self._births: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -395,6 +399,11 @@ class Store:
         names = _check_journals(journals)
         return await self._read(lambda reader: reader.heads(names))
 
+    async def watch(self, journals: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """The heads of these journals, and why nothing comes any more to those of them that were moved away."""
+        names = _check_journals(journals)
+        return await self._read(lambda reader: (reader.heads(names), reader.moved(names)))
+
     async def wakes(self, journals: Sequence[str]) -> dict[str, int]:
         """The wake counts of these journals; missing ones are left out."""
         names = _check_journals(journals)
@@ -436,6 +445,7 @@ class Store:
             def note(claim: asyncio.Future[Lease]) -> None:
                 if not claim.cancelled() and claim.exception() is None:
                     self._terms[journal] = (claim.result().epoch, end)
+                    self._births[journal] = claim.result().born or self.id
 
             return self._submit(transaction.Claim(journal, self.owner, ttl_ms), note)
         except errors.HoldfastError as refusal:
@@ -466,9 +476,22 @@ class Store:
             _check_optional(check_int, "seen", seen)
             if self._terms.get(_check_lease(lease).journal, (0, 0))[0] == lease.epoch:
                 del self._terms[lease.journal]
+                self._births.pop(lease.journal, None)
             return self._submit(transaction.Release(lease, seen))
         except errors.HoldfastError as refusal:
             return _failed_future(refusal)
+
+    async def birthplace(self, journal: str) -> str:
+        """The id of the store in which a journal was made, which its idempotency keys name.
+
+        It is this one, unless the journal was moved here from another.
+        """
+        check_id("journal id", journal)
+        return await self._read(lambda reader: reader.retention.birthplace(journal)) or self.id
+
+    def leased_birthplace(self, journal: str) -> str:
+        """The `birthplace` of a journal whose lease was claimed here."""
+        return self._births.get(journal, self.id)
 
     async def holder(self, journal: str) -> Owner | None:
         """The live holder of a journal; None without one."""
@@ -1243,10 +1266,7 @@ class Store:
         """
         check_id("session", session)
         _check_optional(check_int, "idle since", idle_since)
-        scopes = None
-        if memory is not None:
-            given = _list_of("memory", memory, "a list of scopes")
-            scopes = tuple(check_name("memory scope", scope) for scope in given)
+        scopes = None if memory is None else _scopes_of(memory)
         said = (bool(forks), scopes, bool(keep_hash), idle_since, bool(dry_run))
         forgotten = await self._submit(retention.ForgetSession(session, spend_of, *said))
         return forgotten if dry_run else replace(forgotten, wiped=self._backend.wiped)
@@ -1347,6 +1367,71 @@ class Store:
         if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise errors.InvalidArgument("path", path, "a path that a file can have")
         return await self._backend.backup(Path(path), spend_of, with_key=bool(with_key))
+
+    # ---- sessions in files ----
+
+    async def move_away(self, session: str) -> moves.MovedAway:
+        """Mark a session and all that belongs to it as moved: from now on nothing can be written for it here.
+
+        The same again finds the same mark.
+        """
+        check_id("session", session)
+        from holdfast.store import moves  # few processes export or import
+
+        return await self._submit(moves.MoveAway(session, secrets.token_hex(16), self.owner))
+
+    async def export_session(
+        self, session: str, write: Callable[[bytes], object], *, memory: Sequence[str] | None = None
+    ) -> moves.SessionReport:
+        """Write one state of a session, with all that belongs to it, as the lines of a session file; see `moves`.
+
+        A session that was not moved away must be at rest: `ExportRefused` if not. `memory` names the scopes that go
+        along, by default those with the ids of the sessions.
+        """
+        check_id("session", session)
+        from holdfast.store import moves
+
+        scopes = None if memory is None else _scopes_of(memory)
+        at = self._wall()
+        return await self._backend.read_long(
+            lambda reader: moves.write_file(reader, session, write, scopes, self.id, at, self._backend.file_macs)
+        )
+
+    async def read_session_file(self, source: IO[bytes], name: str) -> SessionFile:
+        """Read a session file to its end, check it, and keep a copy of it. Close the copy after use."""
+        from holdfast.store.session_file import SessionFile
+
+        folder = None if self.path is None else self.path.parent
+        return await asyncio.to_thread(SessionFile.read, source, name, folder, self.limits)
+
+    async def import_session(
+        self,
+        file: SessionFile,
+        name: str,
+        spend_of: SpendOf,
+        *,
+        key: Path | None = None,
+        trust: bool = False,
+        dry_run: bool = False,
+    ) -> moves.SessionReport:
+        """Store the session of a file, with all that belongs to it: all in one transaction, and once.
+
+        `SessionFileUntrusted` without `trust`, unless the file carries a MAC under the key of its store: this one, or
+        one with the key in the file `key`, or one that shares its key with this one.
+        """
+        from holdfast.store import moves
+
+        digest, store = bytes.fromhex(file.end.digest), file.header.store
+        macs = await asyncio.to_thread(self._backend.file_macs, store, digest, key)
+        if not trust and not any(hmac.compare_digest(mac, file.end.mac) for mac in macs):
+            raise errors.SessionFileUntrusted(name, store)
+        command = moves.ImportSession(file, name, spend_of, dry_run=True)
+        found = await self._backend.submit(command)
+        if dry_run or not found.fresh:
+            return found
+        for blob in file.blobs():
+            await self._backend.submit(moves.PutSpooledBlob(blob))
+        return await self._backend.submit(replace(command, dry_run=False))
 
     # ---- changes ----
 
@@ -1499,6 +1584,10 @@ def _check_wait_names(consume: Sequence[str]) -> tuple[str, ...]:
 
 def _check_journals(journals: Sequence[str]) -> list[str]:
     return [check_id("journal id", name) for name in _list_of("journals", journals, "a list of journal ids")]
+
+
+def _scopes_of(memory: Sequence[str]) -> tuple[str, ...]:
+    return tuple(check_name("memory scope", scope) for scope in _list_of("memory", memory, "a list of scopes"))
 
 
 def _check_memory(scope: str, key: str) -> None:

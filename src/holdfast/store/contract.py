@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.errors import Fenced, JournalQuarantined
+from holdfast.errors import Fenced
+from holdfast.errors.store import MOVED, not_served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,6 +252,8 @@ class Lease(msgspec.Struct, frozen=True):
     """The wake count of the journal at the claim; see `Store.release`."""
     made: NewJournal | None = None
     """The content of a journal created in the same commit, so that the holder need not read it."""
+    born: str | None = None
+    """The store in which the journal was made, if not this one; see `Store.birthplace`."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -294,6 +297,11 @@ class Journal(msgspec.Struct, frozen=True):
     """The session that a process works for."""
     metadata: dict[str, Any] = {}
     """Metadata from the host at the opening of the session."""
+
+    @property
+    def moved(self) -> bool:
+        """True after its export to another store: here it can only be read."""
+        return self.quarantine is not None and self.quarantine.startswith(MOVED)
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -375,7 +383,17 @@ class JournalRow(msgspec.Struct):
 
     def check_served(self) -> None:
         if self.quarantine is not None:
-            raise JournalQuarantined(self.id, self.quarantine)
+            raise not_served(self.id, self.quarantine)
+
+    @property
+    def moved(self) -> bool:
+        """True after its export to another store."""
+        return self.quarantine is not None and self.quarantine.startswith(MOVED)
+
+    def check_here(self) -> None:
+        """Raise `JournalMoved` for a journal that goes on in another store."""
+        if self.moved:
+            self.check_served()
 
     def check_epoch(self, epoch: int) -> None:
         """Raise `Fenced` unless the epoch is the newest.

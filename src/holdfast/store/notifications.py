@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import errors
 from holdfast.effects.canonical import digest
+from holdfast.errors.store import not_served
 from holdfast.names import MAX_INT, PUMP_PREFIX, check_id, check_int, check_string, check_text
 from holdfast.store.contract import Command, JournalRow, Reader, Receipt, StoreLimits, input_digest
 from holdfast.store.inbox import add_input, check_inbox_room
@@ -138,6 +139,8 @@ def settle_by_hand(tx: Transaction, number: int, state: SettledByHand) -> tuple[
     if settled is None:
         return found, False
     row = tx.rows.journal(found.journal)
+    if row is not None:
+        row.check_here()
     if state == "queued":
         row = tx.journal(found.journal)
         row.check_served()
@@ -246,7 +249,7 @@ def move(tx: Transaction, row: JournalRow | None, moved: Sequence[tuple[Notifica
 
 def bury_all(tx: Transaction, row: JournalRow) -> None:
     """Mark the open notifications of a quarantined journal dead: it will never deliver them."""
-    reason = str(errors.JournalQuarantined(row.id, row.quarantine or ""))
+    reason = str(not_served(row.id, row.quarantine or ""))
     tx.rows.notifications.bury(row.id, reason, tx.now.wall)
     row.notices = 0
     tx.rows.save_wakes(row)
@@ -308,7 +311,7 @@ def refusal(
     if found is not None:
         return errors.KeyConflict(command.journal, command.key or "")
     if row.quarantine is not None:
-        return errors.JournalQuarantined(row.id, row.quarantine)
+        return not_served(row.id, row.quarantine)
     return errors.NotificationsFull(row.id, limits.notifications) if row.notices >= limits.notifications else None
 
 
@@ -413,7 +416,7 @@ def audit_notifications(
     """
     waiting: Counter[str] = Counter()
     last: dict[str, int] = {}
-    stopped = {row.id: row.quarantine is not None for row in rows}
+    stopped = {row.id: row.quarantine is not None and not row.moved for row in rows}
     pumps = {row.id: row for row in rows if row.id.startswith(PUMP_PREFIX)}
     for found, sound in reader.notifications.raw():
         where = f"{found.journal}/notification {found.id}"

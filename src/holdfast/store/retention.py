@@ -17,14 +17,15 @@ import msgspec
 
 from holdfast.errors import CollectionRefused, ForgetRefused, InvalidNumber, JournalInUse, SessionForked
 from holdfast.names import MAX_INT, PROCESS_PREFIX
+from holdfast.records import JournalKind, Status  # noqa: TC001  msgspec reads the annotations
 from holdfast.store import memories, spending
 from holdfast.store.contract import Command, JournalRow, Lease, Reader
 from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.records import JournalKind, Status
+    from holdfast.store.sqlite.tables import RetentionTable
     from holdfast.store.transaction import Transaction
 
 
@@ -58,6 +59,15 @@ class Tombstone(msgspec.Struct, frozen=True):
     """When it was pruned, in wall milliseconds."""
     spent: tuple[tuple[int, spending.Spend], ...] = ()
     """The spending of its records, by day."""
+
+
+class ImportedJournal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a journal came into this store, if it was not made here."""
+
+    export: str
+    """The id of the export."""
+    born: str | None = None
+    """The store in which it was made, which its idempotency keys name; None for a copy, which has keys of its own."""
 
 
 class Purged(NamedTuple):
@@ -181,23 +191,10 @@ class ForgetSession(Command[Forgotten], frozen=True):
             raise ForgetRefused(row.id, "it is no session; processes are pruned")
         if row.session is not None:
             raise ForgetRefused(row.id, f"it works for {row.session!r}; forget that one")
-        table = tx.rows.retention
-        found, left, forks = {row.id: row}, [row], list[str]()
-        while left:
-            row = left.pop()
-            below, forked = table.working_for(row.id), table.forks_of(row.id)
-            if row.kind == "session":
-                below += [made for stone in table.tombstones_of(row.id) for made in _agent_sessions(tx, stone.journal)]
-            else:
-                below += _agent_sessions(tx, row.id)
-            forks += forked
-            for journal in (*below, *forked):
-                if journal not in found:
-                    found[journal] = tx.journal(journal)
-                    left.append(found[journal])
+        found, forks = family_of(row, tx.rows.retention, tx.journal)
         if forks and not self.forks:
             raise SessionForked(self.session, tuple(sorted(forks)))
-        return list(found.values())
+        return found
 
     def _keep_spending(self, tx: Transaction, rows: Sequence[JournalRow], stones: Sequence[Tombstone]) -> None:
         """Keep the spending of the records, already counted, for later audits and counts."""
@@ -211,9 +208,29 @@ class ForgetSession(Command[Forgotten], frozen=True):
                 tx.rows.spending.add(row.agent, row.day, row.spend)
 
 
-def _agent_sessions(tx: Transaction, process: str) -> list[str]:
+def family_of(
+    row: JournalRow, table: RetentionTable, find: Callable[[str], JournalRow]
+) -> tuple[list[JournalRow], list[str]]:
+    """A session and all journals that belong to it, with the ids of the forks among them; `find` reads a journal."""
+    found, left, forks = {row.id: row}, [row], list[str]()
+    while left:
+        row = left.pop()
+        below, forked = table.working_for(row.id), table.forks_of(row.id)
+        if row.kind == "session":
+            below += [made for stone in table.tombstones_of(row.id) for made in _agent_sessions(table, stone.journal)]
+        else:
+            below += _agent_sessions(table, row.id)
+        forks += forked
+        for journal in (*below, *forked):
+            if journal not in found:
+                found[journal] = find(journal)
+                left.append(found[journal])
+    return list(found.values()), forks
+
+
+def _agent_sessions(table: RetentionTable, process: str) -> list[str]:
     id = process.removeprefix(PROCESS_PREFIX)
-    return [] if id == process else tx.rows.retention.sessions_of(id)
+    return [] if id == process else table.sessions_of(id)
 
 
 def trim_journal(tx: Transaction, lease: Lease, seq: int) -> int:

@@ -124,6 +124,9 @@ class Transaction:
     ) -> JournalRow:
         """Create a journal with its first record. A fork counts its inputs on from those of the parent, or `inputs`."""
         at = self.now.wall
+        above = None if opening.session is None else self.rows.journal(opening.session)
+        if above is not None:
+            above.check_here()
         row = JournalRow(0, opening.journal, opening.kind, opening.agent, "idle", 1, at, at)
         row.role, row.session = opening.role, opening.session
         row.epoch = self.rows.retention.epoch_floor()
@@ -255,7 +258,8 @@ class Claim(Command[Lease], frozen=True):
         new = tx.new_journals.pop(row.id, None)
         if new is not None and row.wakes > (new.input is not None):
             new = None  # more has come since
-        return Lease(row.id, row.epoch, self.owner, self.ttl_ms, row.head, row.wakes, new)
+        born = tx.rows.retention.birthplace(row.id)
+        return Lease(row.id, row.epoch, self.owner, self.ttl_ms, row.head, row.wakes, new, born)
 
 
 def renew(tx: Transaction, lease: Lease) -> None:

@@ -52,6 +52,7 @@ class OpenWait(Command[Wait], frozen=True):
 
     def apply(self, tx: Transaction) -> Wait:
         row = tx.journal(self.journal)
+        row.check_here()
         found = tx.rows.wait(row, self.name)
         wait = decide_open_wait(row, found, self, tx.now.wall)
         if wait is not found:
@@ -83,6 +84,7 @@ class SettleWait(Command[Settlement], frozen=True):
 
     def apply(self, tx: Transaction) -> Settlement:
         row = tx.journal(self.journal)
+        row.check_here()
         found = tx.rows.wait(row, self.name)
         # If its turn is being stopped, no answer to a question counts any more.
         asked = row.kind == "session" and found is not None and found.body is not None and self.state == "resolved"
@@ -116,6 +118,7 @@ class SettleNext(Command[Settlement], frozen=True):
 
     def apply(self, tx: Transaction) -> Settlement:
         row = tx.journal(self.journal)
+        row.check_here()
         memo = None
         if self.key is not None:  # each run has its own signals
             run = self.prefix.partition("/")[0]
@@ -151,6 +154,7 @@ class RevokeWaits(Command[int], frozen=True):
 
     def apply(self, tx: Transaction) -> int:
         row = tx.journal(self.journal)
+        row.check_here()
         if row.status == "waiting":
             tx.wake(row)  # the run must learn that no answer can come any more
         if self.name is not None:

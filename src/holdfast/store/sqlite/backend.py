@@ -20,7 +20,7 @@ import apsw
 from holdfast import errors
 from holdfast.store.backend import Backend, Versions, WriteJob
 from holdfast.store.sqlite import files
-from holdfast.store.sqlite.key import KEY_BYTES, Seal, load_seal
+from holdfast.store.sqlite.key import KEY_BYTES, Seal, load_seal, seals_of_files
 from holdfast.store.sqlite.rows import SqliteReader, SqliteRows
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.sockets import StoreSockets
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _READERS: Final = 2
+_NO_LIMIT: Final = 1e9
 _PROGRESS_STEPS: Final = 50_000
 _IN_ATTRIB: Final = 0x4
 _COALESCE: Final = 0.005
@@ -62,6 +63,7 @@ class _FileBackend(Backend):
         super().__init__(path, clock, limits)
         self._seal: Seal | None = None
         self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-reader")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="holdfast-long-read")
         self._idle: list[ReadConnection] = []
         self._busy: list[ReadConnection] = []
         self._watcher: LogWatcher
@@ -87,7 +89,16 @@ class _FileBackend(Backend):
         self._check_usable()
         return await self._loop.run_in_executor(self._threads, self._run, query)
 
-    def _run(self, query: Callable[[Reader], T]) -> T:
+    async def read_long(self, query: Callable[[Reader], T]) -> T:
+        self._check_usable()
+        return await self._loop.run_in_executor(self._long, self._run, query, _NO_LIMIT)
+
+    def file_macs(self, store: str, digest: bytes, key: Path | None = None) -> list[str]:
+        own = [self._seal] if self._seal is not None and store == self.store_id else []
+        seals = [*own, *seals_of_files(self.path, bytes.fromhex(store), key)]
+        return [seal.file_mac(digest) for seal in seals]
+
+    def _run(self, query: Callable[[Reader], T], seconds: float | None = None) -> T:
         """Run a query in the calling thread, on an idle connection or a new one."""
         with files.translated(self.path):
             try:
@@ -96,7 +107,7 @@ class _FileBackend(Backend):
                 connection = self._connect_reader()
             self._busy.append(connection)
             try:
-                return connection.run(query)
+                return connection.run(query, seconds)
             finally:
                 self._busy.remove(connection)
                 self._idle.append(connection)
@@ -105,7 +116,8 @@ class _FileBackend(Backend):
         """Interrupt running reads and close all reading connections."""
         for connection in list(self._busy):
             connection.deadline = 0.0
-        self._threads.shutdown(wait=True)
+        for threads in (self._threads, self._long):
+            threads.shutdown(wait=True)
         for connection in self._idle:
             connection.db.close()
 
@@ -304,9 +316,9 @@ class ReadConnection:
         self._limit = limits.read_ms / 1000
         db.set_progress_handler(lambda: time.monotonic() > self.deadline, _PROGRESS_STEPS)
 
-    def run(self, query: Callable[[Reader], T]) -> T:
-        """Run a query on one snapshot."""
-        self.deadline = time.monotonic() + self._limit
+    def run(self, query: Callable[[Reader], T], seconds: float | None = None) -> T:
+        """Run a query on one snapshot, for so long at most."""
+        self.deadline = time.monotonic() + (self._limit if seconds is None else seconds)
         with files.snapshot(self.db):
             return query(self._reader)
 
@@ -519,6 +531,10 @@ class MemoryBackend(Backend):
         self._check_usable()
         with files.translated(_NAME):
             return query(self._reader)
+
+    def file_macs(self, store: str, digest: bytes, key: Path | None = None) -> list[str]:
+        own = [self.disk.seal] if store == self.store_id else []
+        return [seal.file_mac(digest) for seal in (*own, *seals_of_files(None, bytes.fromhex(store), key))]
 
     def crash(self) -> None:
         """Stop at once, like a killed process: queued commands are lost, and no caller gets a result."""

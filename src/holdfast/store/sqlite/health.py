@@ -130,7 +130,7 @@ def _damage(db: files.Db, enough: Callable[[], str | None]) -> list[Violation]:
 def _report(path: Path, db: files.Db, unsealed: list[str], violations: list[Violation]) -> StoreHealth:
     reader = SqliteReader(db, None)
     rows = reader.raw_journals()
-    quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
+    quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None and not row.moved}
     problems: list[str] = []
     try:
         files.check_access(path)

@@ -92,6 +92,10 @@ class Seal:
         """The keyed hash of an id that was forgotten."""
         return blake2b(id.encode(), key=self._derived(b"forgotten"), digest_size=KEY_BYTES).digest()
 
+    def file_mac(self, digest: bytes) -> str:
+        """The MAC of a session file with this digest."""
+        return blake2b(digest, key=self._derived(b"session file"), digest_size=KEY_BYTES).hexdigest()
+
     def matches(self, row: Wait | StoredRule | Fold, mac: object) -> bool:
         """True if `mac` is the seal of the row."""
         return isinstance(mac, bytes) and compare_digest(self.of(row), mac)
@@ -125,6 +129,16 @@ def load_seal(path: Path, connection: files.Db, *, look: bool = False) -> tuple[
     if named.exists():
         raise StoreKeyWrong(path, f"{named} is the key of another store", "put the key back that was beside this store")
     raise StoreKeyMissing(path, named)
+
+
+def seals_of_files(path: Path | None, store_id: bytes, given: Path | None) -> list[Seal]:
+    """The seals that a store with this id would have with the keys at hand: that in a `given` file, and our own."""
+    keys = [None if given is None else _read(given, given)]
+    if given is not None and keys[0] is None:
+        _refuse(given, f"the file {given}")
+    if path is not None:
+        keys += [_from_environment(path), _read(path, key_file(path))]
+    return [Seal(key, store_id) for key in keys if key is not None]
 
 
 def _fitting(path: Path, file: Path, store_id: bytes, check: bytes) -> Seal | None:

@@ -22,6 +22,7 @@ from msgspec.structs import astuple
 from holdfast import records
 from holdfast.crashpoints import crash_point
 from holdfast.errors import BlobCorrupt, JournalCorrupt, RecordUnreadable
+from holdfast.errors.store import MOVED
 from holdfast.store import contract
 from holdfast.store.sqlite.files import Db, after_prefix
 from holdfast.store.sqlite.tables import INPUT_COLUMNS, SqliteTables, earliest, input_row, insert_into, update_of
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.store.attachments import AttachmentSpool
     from holdfast.store.folds import Fold
+    from holdfast.store.session_file import Line, SessionFile, SpooledBlob
+    from holdfast.store.spending import SpendOf
     from holdfast.store.sqlite.key import Seal
+    from holdfast.store.transaction import Transaction
 
 
 _KEPT: Final = 1_000
@@ -324,7 +328,7 @@ class SqliteRows(SqliteTables):
     def has_blob(self, digest: str) -> bool:
         return self.one("SELECT 1 FROM blobs WHERE digest = ?", digest) is not None
 
-    def put_blob(self, digest: str, body: bytes | AttachmentSpool, at: int) -> None:
+    def put_blob(self, digest: str, body: bytes | AttachmentSpool | SpooledBlob, at: int) -> None:
         if isinstance(body, bytes):
             self.run(_PUT_BLOB.format("?"), digest, at, body)
             return
@@ -334,6 +338,12 @@ class SqliteRows(SqliteTables):
             for chunk in body.chunks():
                 place.write(chunk)
                 crash_point("store.blob_part")
+
+    def write_session(self, tx: Transaction, file: SessionFile, spend_of: SpendOf) -> None:
+        """Write the rows of a session file."""
+        from holdfast.store.sqlite.session_rows import write_session  # few processes import sessions
+
+        write_session(tx, self, file, spend_of)
 
     def refer(self, digest: str, row: contract.JournalRow, seq: int) -> None:
         self.run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", digest, row.no, seq)
@@ -533,11 +543,16 @@ class SqliteReader(SqliteTables):
     def heads(self, journals: Sequence[str]) -> dict[str, int]:
         return self._numbers("head", journals)
 
+    def moved(self, journals: Sequence[str]) -> dict[str, str]:
+        """Those of these journals that were moved away, with the reason for which they are not served."""
+        found = self._numbers("quarantine", journals)
+        return {id: said for id, said in found.items() if isinstance(said, str) and said.startswith(MOVED)}
+
     def wakes(self, journals: Sequence[str]) -> dict[str, int]:
         return self._numbers("wakes", journals)
 
-    def _numbers(self, column: str, journals: Sequence[str]) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _numbers(self, column: str, journals: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for first in range(0, len(journals), _HEADS_AT_ONCE):
             chosen = tuple(journals[first : first + _HEADS_AT_ONCE])
             places = ", ".join("?" * len(chosen))
@@ -558,11 +573,11 @@ class SqliteReader(SqliteTables):
         # The index is named, or SQLite would walk over all inputs, which are in this order already.
         sql = f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_pending WHERE {where}"  # constants
         rows = self.page(sql, (no, after, limit), 3)
-        return [_sound_input(journal, input_row(row)) for row in rows]
+        return [sound_input(journal, input_row(row)) for row in rows]
 
     def input(self, journal: str, number: int) -> contract.Input | None:
         found = self.find_input(self._require(journal)[0], "input = ?", number)
-        return None if found is None else _sound_input(journal, found)
+        return None if found is None else sound_input(journal, found)
 
     def wait(self, journal: str, name: str) -> contract.Wait | None:
         no = self._require(journal)[0]
@@ -638,7 +653,7 @@ class SqliteReader(SqliteTables):
         latest = self.one(sql, found.no, prefix, after_prefix(prefix))
         try:
             first, entries = self.input(journal, 1), self.tail(journal, tail)
-            newest = None if latest is None else _sound_input(journal, input_row(latest))
+            newest = None if latest is None else sound_input(journal, input_row(latest))
             return contract.JournalPreview(found.as_journal(), first, newest, entries)
         except JournalCorrupt:
             return contract.JournalPreview(found.as_journal(), None, None, None)
@@ -655,6 +670,23 @@ class SqliteReader(SqliteTables):
             *(prefix, after_prefix(prefix), after, limit),
         )
         return [journal for (journal,) in rows]
+
+    def blobs_of(self, rows: Sequence[contract.JournalRow]) -> list[str]:
+        """The digests of the blobs that the records, inputs and attachments of these journals refer to."""
+        from holdfast.store.sqlite.session_rows import digests_of  # few processes export sessions
+
+        return digests_of(self, rows)
+
+    def session_lines(
+        self, rows: Sequence[contract.JournalRow], digests: Sequence[str], scopes: Sequence[str], store: str
+    ) -> Iterator[Line]:
+        """The lines of a session file between the first and the last."""
+        from holdfast.store.sqlite.session_rows import read_blobs, read_journal, read_rest
+
+        yield from read_blobs(self, digests)
+        for row in rows:
+            yield from read_journal(self, row, store)
+        yield from read_rest(self, rows, scopes)
 
     # ---- for audits: raw rows, without errors ----
 
@@ -734,7 +766,8 @@ def _sound(found: contract.InputRow) -> bool:
     return emptied or contract.input_digest(found.body) == found.digest
 
 
-def _sound_input(journal: str, found: contract.InputRow) -> contract.Input:
+def sound_input(journal: str, found: contract.InputRow) -> contract.Input:
+    """The input of a row; `JournalCorrupt` if it is damaged."""
     if not _sound(found):
         raise JournalCorrupt(journal, 0, f"the input {found.input} does not match its digest")
     return contract.Input(found.input, found.key, found.body, found.at, found.head)

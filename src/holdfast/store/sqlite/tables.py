@@ -15,6 +15,7 @@ from msgspec.structs import astuple, replace
 from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, canonical_json
+from holdfast.errors.store import MOVED
 from holdfast.names import agent_session_process
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import InputRow, JournalRow, StoreLimits
@@ -31,7 +32,7 @@ from holdfast.store.memories import (
     text_of,
 )
 from holdfast.store.notifications import Notification, NotificationState
-from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Purged, Tombstone
+from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, ImportedJournal, Purged, Tombstone
 from holdfast.store.spending import NO_SPEND, DailySpend, Spend
 from holdfast.store.sqlite.files import Db, after_prefix
 from holdfast.store.waits import EVERY_AGENT, StoredRule
@@ -279,6 +280,7 @@ _ENTRIES: Final = (
 _CHANGE_COLUMNS: Final = "scope, key, version, change, value, at, author, expires, is_json, summary, metadata"
 _INSERT_CHANGE: Final = insert_into("memory_changes", _CHANGE_COLUMNS)
 _CHANGE_VALUE: Final = 4
+_MEMORY_TABLES: Final = ("memories", "memory_changes")
 _VALUE: Final = 3
 _UNEXPIRED: Final = "(m.expires IS NULL OR m.expires > ?)"
 _AFTER_ALL_KEYS: Final = "\U0010ffff"
@@ -401,6 +403,20 @@ class MemoryTable(_CheckedTable[MemoryEntry]):
         rows = self._tables.page(sql, (scope, key, limit), _CHANGE_VALUE)
         return [seen_at(_change_of(found), now) for found in rows]
 
+    def of(self, scope: str) -> Iterator[MemoryEntry]:
+        """All entries of a scope, also expired ones."""
+        for found in self._all(f"{_ENTRIES} WHERE m.scope = ? ORDER BY m.key", scope):
+            yield self._sound(found)
+
+    def changes_of(self, scope: str) -> Iterator[MemoryChange]:
+        """The history of a scope, the oldest change of each entry first."""
+        sql = f"SELECT {_CHANGE_COLUMNS} FROM memory_changes WHERE scope = ? ORDER BY key, version"
+        return (_change_of(found) for found in self._all(sql, scope))
+
+    def is_used(self, scope: str) -> bool:
+        """True if the scope has entries, or a history of them."""
+        return any(self._one(f"SELECT 1 FROM {table} WHERE scope = ? LIMIT 1", scope) for table in _MEMORY_TABLES)
+
     def scopes(self, now: int) -> list[MemoryScope]:
         """Scopes with entries, by name."""
         sql = "SELECT m.scope, count(*), sum(m.size) FROM memories m INDEXED BY memories_usage"
@@ -500,9 +516,18 @@ class NotificationTable(_CheckedTable[Notification]):
         """Add a notification; answers it with its `id` and its `no`."""
         sql = "SELECT no FROM notifications WHERE journal = ? ORDER BY id DESC LIMIT 1"
         added = replace(notification, no=(self._one(sql, notification.journal) or 0) + 1)
-        stored = replace(added, payload=_payload_text(added))
-        self._run(_INSERT_NOTIFICATION, None, *astuple(stored)[1:], _notification_crc(added))
-        return replace(added, id=self._db.last_insert_rowid())
+        return replace(added, id=self.keep(added))
+
+    def keep(self, notification: Notification) -> int:
+        """Add a notification that has a `no`; answers its `id`."""
+        stored = replace(notification, payload=_payload_text(notification))
+        self._run(_INSERT_NOTIFICATION, None, *astuple(stored)[1:], _notification_crc(notification))
+        return self._db.last_insert_rowid()
+
+    def of(self, journal: str) -> list[Notification]:
+        """All notifications of a journal, in the order of their numbers."""
+        sql = f"{SELECT_NOTIFICATIONS} WHERE journal = ? ORDER BY no"
+        return [self._sound(found) for found in self._all(sql, journal)]
 
     def save(self, notification: Notification) -> None:
         """Update the state. The content never changes."""
@@ -621,6 +646,11 @@ _UNUSED_BLOBS: Final = (
 )
 
 
+_DAMAGED: Final = (
+    f"SELECT min(id) FROM journals WHERE quarantine IS NOT NULL AND quarantine NOT LIKE '{MOVED}%'"  # a constant
+)
+
+
 class AttachmentTable(_Table):
     """Attachments, and the blobs that nothing refers to."""
 
@@ -629,7 +659,7 @@ class AttachmentTable(_Table):
         return None if found is None else StoredAttachment(*found)
 
     def collection_basis(self) -> CollectionBasis:
-        damaged = self._one("SELECT min(id) FROM journals WHERE quarantine IS NOT NULL")
+        damaged = self._one(_DAMAGED)
         roots = self._exists("SELECT 1 FROM refs") or self._exists(_SESSION_ATTACHMENTS)
         return CollectionBasis(self._exists("SELECT 1 FROM blobs"), roots, damaged)
 
@@ -692,12 +722,16 @@ class AdmissionTable(_Table):
         nth = self._one("SELECT max(nth) FROM refusals WHERE journal = ?", command.journal) or 0
         said = (command.journal, command.agent, command.key, at, command.error, command.message)
         made = RefusedInput(last + 1, *said, nth + 1)
-        self._run(_INSERT_REFUSAL, *astuple(made))
+        self.keep(made)
         oldest = made.nth - REFUSALS_KEPT_PER_JOURNAL
         self._run("DELETE FROM refusals WHERE journal = ? AND nth <= ?", made.journal, oldest)
         # Ids have gaps from the line above, so at most this many are left.
         self._run("DELETE FROM refusals WHERE id <= ?", made.id - REFUSALS_KEPT)
         return made
+
+    def keep(self, refused: RefusedInput) -> None:
+        """Add a refusal as the newest."""
+        self._run(_INSERT_REFUSAL, None, *astuple(refused)[1:])
 
     def set_terms(self, agent: str, body: str | None, at: int) -> None:
         if body is None:
@@ -845,6 +879,7 @@ _FREE_BLOB: Final = (
     " AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.digest = b.digest AND a.session != '')"
 )
 _spent_decoder: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
+_imported_decoder: Final = msgspec.json.Decoder(ImportedJournal)
 
 
 class RetentionTable(_CheckedTable[Tombstone]):
@@ -885,6 +920,10 @@ class RetentionTable(_CheckedTable[Tombstone]):
             *(stone.at - BLOB_GRACE_MS, row.no, row.no),
         )
         self._remove([row])
+        self.keep(stone)
+
+    def keep(self, stone: Tombstone) -> None:
+        """Add a tombstone."""
         spent = msgspec.json.encode(stone.spent).decode()
         self._run(_INSERT_TOMBSTONE, *astuple(stone)[:-1], spent, _tombstone_crc(stone))
 
@@ -897,6 +936,7 @@ class RetentionTable(_CheckedTable[Tombstone]):
                 self._run(f"DELETE FROM {table} WHERE journal = ?", row.no)  # constants
             removed += self._db.changes()
             self._run("DELETE FROM notifications WHERE journal = ?", row.id)
+            self._run("DELETE FROM meta WHERE key = ?", _imported_key(row.id))
             self._run("DELETE FROM journals WHERE no = ?", row.no)
             self._tables.drop_journal(row)
         # Keep the newest position in use, by a record of journal 0: SQLite would give it to the next record.
@@ -907,6 +947,21 @@ class RetentionTable(_CheckedTable[Tombstone]):
             sql = "INSERT INTO records (pos, journal, seq, epoch, crc, body) VALUES (?, 0, ?, 0, 0, x'')"
             self._run(sql, newest, newest)
         return removed
+
+    # ---- imports ----
+
+    def imported(self, journal: str) -> ImportedJournal | None:
+        """How a journal came here; None if it was made here."""
+        found = self._one("SELECT value FROM meta WHERE key = ?", _imported_key(journal))
+        return None if found is None else _imported_decoder.decode(found)
+
+    def birthplace(self, journal: str) -> str | None:
+        """The store in which a journal was made, if not this one."""
+        found = self.imported(journal)
+        return None if found is None else found.born
+
+    def note_import(self, journal: str, note: ImportedJournal) -> None:
+        self._run("INSERT INTO meta (key, value) VALUES (?, ?)", _imported_key(journal), msgspec.json.encode(note))
 
     # ---- forgetting ----
 
@@ -1014,6 +1069,10 @@ class RetentionTable(_CheckedTable[Tombstone]):
 
     def _error(self, damaged: Tombstone) -> errors.StoreError:
         return errors.JournalCorrupt(damaged.journal, 0, "its tombstone does not match its checksum")
+
+
+def _imported_key(journal: str) -> str:
+    return f"imported/{journal}"
 
 
 def _old_inputs(spare: Sequence[int]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.events import Event
 
 _encode: Final = msgspec.json.Encoder().encode
+_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 async def sse_stream(
@@ -73,4 +74,6 @@ def _frame(event: Event, show: Callable[[Event], tuple[str, Any] | None] | None)
     name, data = shown
     if not isinstance(name, str) or not name or "\n" in name or "\r" in name:
         raise InvalidArgument("the name of a shown event", name, "one line of text")
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event.cursor.encode(), name.encode(), _encode(data))
+    # Given JSON (`msgspec.Raw`) may have line breaks between its values, which would end the line.
+    line = _encode(data).translate(_SPACES)
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event.cursor.encode(), name.encode(), line)

@@ -72,6 +72,14 @@ async def test_a_name_that_would_break_the_stream_is_refused(name: Any) -> None:
             await _until(sse_stream(turn.events(), lambda _: (name, None)), lambda _: False)
 
 
+async def test_given_json_can_not_break_the_stream() -> None:
+    agent, given = _agent(), msgspec.Raw(b'{"a":\r\n\nevent: evil\ndata: 1}')
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("hello")
+        frames = await _until(sse_stream(turn.events(), lambda _: ("x", given)), lambda _: False)
+    assert all(frame.endswith(b'\nevent: x\ndata: {"a":   event: evil data: 1}\n\n') for frame in frames[1:])
+
+
 async def test_a_comment_is_sent_while_nothing_happens_and_no_event_is_lost_by_it() -> None:
     agent = _agent()
     async with hf.open(None, agents=[agent]) as runtime:

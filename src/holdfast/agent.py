@@ -244,7 +244,8 @@ class Agent(Generic[DepsT_contra, OutputT_co]):
         if self.tools and any(found.to == name for found in self._prepared.handoffs.values()):
             raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
-        check_agent(name, [subject_of(tool) for tool in self.tools.values()], self.policy)
+        if self.policy is None or not self.providers:  # else a rule may name a tool that only a provider lists
+            check_agent(name, [subject_of(tool) for tool in self.tools.values()], self.policy)
         self.hooks: tuple[Hooks, ...] = check_hooks(hooks)
         self.admission = default_or_given("admission", Admission, admission, "an Admission")
         self.compaction = default_or_given("compaction", Compaction, compaction, "a Compaction")
@@ -333,6 +334,14 @@ def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
 def prepare(agent: Agent) -> PreparedAgent:
     """Everything that follows from the definition of `agent`, computed once."""
     return agent._prepared  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  hidden from users, who see only the definition
+
+
+def name_tools(agent: Agent) -> str:
+    """The names of the tools that `agent` has before a turn, for messages about one that it does not have."""
+    known = ", ".join(agent.tools) or "none"
+    if not agent.providers:
+        return known
+    return f"{known}; the tools of its providers ({', '.join(agent.providers)}) are known only within a turn"
 
 
 def narrow_agent(agent: Agent, *, policy: Policy | None = None, limits: Limits | None = None) -> Agent:

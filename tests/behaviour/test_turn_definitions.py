@@ -675,6 +675,28 @@ def test_a_definition_that_can_not_work_is_refused_at_once() -> None:
         hf.toolset(look).require_approval("pay")
 
 
+async def test_a_rule_may_name_a_tool_that_only_a_provider_lists(caplog: pytest.LogCaptureFixture) -> None:
+    shelf = Shelf([hf.ProvidedTool("pays", "Pay.", WORD)])
+    model = ScriptedModel([call("pays", word="x"), text("Done.")])
+    agent = agent_of(model, [shelf, pay], policy=[hf.ask("pays")])  # close to `pay`, and no mistake
+    async with hf.open(None, agents=[agent]) as runtime:
+        await runtime.session("s", agent=agent).send("hello")
+        await until(lambda: _waits(runtime))
+        assert [each.rule for each in await runtime.approvals()] == ["1: ask pays"]
+    assert "does nothing" not in caplog.text
+
+
+async def test_a_call_of_the_host_for_a_tool_of_a_provider_says_that_only_turns_have_it() -> None:
+    agent = agent_of(ScriptedModel(["Hello."]), [Shelf(), look])
+    async with hf.open(None, agents=[agent]) as runtime:
+        await say(runtime)
+        with pytest.raises(errors.ToolInvalid, match=r"providers \(shelf\) are known only within a turn"):
+            await runtime.call("say", {"word": "x"}, session="s")
+        with pytest.raises(errors.ToolInvalid) as refused:
+            await runtime.call("nope", {}, session="s")
+    assert "it has: look; the tools" in str(refused.value)
+
+
 async def test_instructions_that_want_other_dependencies_are_refused_when_the_runtime_is_opened() -> None:
     class Bank:
         """A bank."""

@@ -324,6 +324,10 @@ def _load_agent(approval: Approval, given: str | None, recorded: AgentReference 
         agent = reference.load()
         if agent.name == approval.agent and approval.tool in agent.tools:
             return agent
+        if agent.name == approval.agent and agent.providers:
+            of_turn = f"{approval.tool!r} is a tool of the turn, which a provider has listed"
+            stderr().line(f"holdfast: {of_turn}: changed arguments are checked when the turn goes on")
+            return None
         why = f"{str(reference)!r} is not the agent {approval.agent!r} with the tool {approval.tool!r}"
         if given is not None:
             raise CallInvalid(f"{why}; it is that one which asks")
@@ -340,7 +344,10 @@ def _rule_for(approval: Approval, agent: Agent | None) -> str:
     if approval.rule in _ALWAYS_ASKED:
         raise CallInvalid(f"no rule can answer this: {_ALWAYS_ASKED[approval.rule]}. Approve it without --always")
     if agent is None:
-        raise CallInvalid("--always needs the agent, to make a rule of the call; approve it without, or give --agent")
+        raise CallInvalid(
+            "--always needs the agent, with the tool in its code, to make a rule of the call; approve it without, or "
+            "give --agent"
+        )
     rule = narrowest_rule(prepare(agent).subject(approval.tool, approval.arguments))
     if rule is None:
         raise CallInvalid(

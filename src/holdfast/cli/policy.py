@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, cast
 
 import msgspec
 
-from holdfast.agent import Agent, prepare
+from holdfast.agent import Agent, name_tools, prepare
 from holdfast.cli import agents, approvals, options, output
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, Shell, argument, flag, option
 from holdfast.cli.sessions import edit_runtime, view_runtime
@@ -67,8 +67,7 @@ def _parse_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
     words = call.split(maxsplit=1)
     tool = agent.tools.get(words[0]) if words else None
     if tool is None:
-        names = ", ".join(agent.tools) or "none"
-        raise CallInvalid(f"{agent.name!r} has no tool {words[0] if words else ''!r}; it has: {names}")
+        raise CallInvalid(f"{agent.name!r} has no tool {words[0] if words else ''!r}; it has: {name_tools(agent)}")
     try:
         args: object = msgspec.json.decode(words[1]) if len(words) > 1 else {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -114,6 +113,8 @@ class PolicyListing(msgspec.Struct, frozen=True):
     """True if the agent has a policy."""
     taint: bool
     rules: tuple[RuleLine, ...]
+    providers: tuple[str, ...] = ()
+    """Its tool providers: rules may be about tools that only a turn knows."""
 
 
 @policy.command()
@@ -126,7 +127,7 @@ def show(printer: options.Printer, agent: options.AgentName, *, file: PolicyOpti
     found = _policy_of(loaded, file)
     subjects = [prepare(loaded).subject(tool, {}) for tool in loaded.tools]
     lines = () if found is None else tuple(map(_rule_line, tried(found, subjects)))
-    listing = PolicyListing(loaded.name, found is not None, found is None or found.taint, lines)
+    listing = PolicyListing(loaded.name, found is not None, found is None or found.taint, lines, loaded.providers)
     printer.print(listing, lambda out: _listing_lines(out, listing))
 
 
@@ -141,12 +142,13 @@ def _listing_lines(out: output.Terminal, listing: PolicyListing) -> list[str]:
     def paint(says: str) -> str:
         return out.paint(says, _STYLES[says]) if says in _STYLES else says
 
+    nothing = "no tool known before a turn" if listing.providers else "no tool of this agent"
     columns: output.Columns[RuleLine] = {
         "RULE": lambda line: f"{line.number} ({output.one_line(line.name, 40)})" if line.name else str(line.number),
         "SAYS": lambda line: line.says,
         "TOOLS": lambda line: line.tools,
         "CONDITIONS": lambda line: output.one_line(", ".join(line.conditions), 80) or "-",
-        "REACHES": lambda line: output.one_line(", ".join(line.reaches), 80) or "no tool of this agent",
+        "REACHES": lambda line: output.one_line(", ".join(line.reaches), 80) or nothing,
     }
     lines = output.table_of(out, listing.rules, columns, paint, painted=("SAYS",)) if listing.rules else []
     ruled = any(line.says != "within" for line in listing.rules)

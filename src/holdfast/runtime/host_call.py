@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 import msgspec
 
 from holdfast import errors, names
+from holdfast.agent import name_tools
 from holdfast.effects.canonical import as_declared, decode_value, encode_value, return_type
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.performer import idempotency_key
@@ -131,7 +132,7 @@ def find_tool(agent: Agent, tool: AnyTool | str) -> AnyTool:
     asked = tool.name if isinstance(tool, Tool) else names.check_string("tool", tool)
     found = agent.tools.get(asked)
     if found is None or (isinstance(tool, Tool) and tool != found):
-        reason = f"the agent {agent.name!r} does not have it; it has: {', '.join(agent.tools) or 'none'}"
+        reason = f"the agent {agent.name!r} does not have it; it has: {name_tools(agent)}"
         raise errors.ToolInvalid(asked, None, reason)
     if find_handoff(found) is not None or any(list_sub_agents({asked: found})):
         raise errors.ToolInvalid(asked, None, "it belongs to a turn: send the session, or the agent, an input")

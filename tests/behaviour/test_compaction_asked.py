@@ -118,6 +118,7 @@ async def test_without_a_summary_it_fails_and_nothing_changes(summary: Any) -> N
         assert await compactions(runtime.store) == []
         assert (await runtime.run(agent, "more", session="s")).ok
         assert await check(runtime.store) == []
+        assert [turn.verdict for turn in await check_turns(runtime.store, "s", agent)] == ["ok", "ok", "ok"]
 
 
 async def test_what_a_summary_took_that_could_not_be_had_counts() -> None:

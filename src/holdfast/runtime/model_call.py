@@ -220,6 +220,7 @@ class ModelCaller:
         self._earlier = self._unpaid = ()
         known = performer.recorded(key)
         if known is not None and known.outcome is not None:
+            performer.decide(key, self._effect_request(effect.thread), Repeat.FREE)
             failed = self._recorded_response(key, known.outcome)
             return failed if isinstance(failed, ModelCallFailed) else Compacted(effect.thread)
         thread = compactor.apply_recorded(performer.below(key, COMPACTED), effect.thread)

@@ -96,6 +96,8 @@ class Tokens(AuthenticationBackend):
 
     def __init__(self, tokens: str) -> None:
         pairs = [each.split("=", 1) for each in tokens.split()]
+        if not all(len(pair) == 2 and all(pair) for pair in pairs):  # with an empty one, who has none would be known
+            raise ValueError("write each token as TOKEN=WHO")
         self._known = {hashlib.sha256(token.encode()).digest(): name for token, name in pairs}
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import runpy
 import signal
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.programs import Programs
 
 TOKENS = "t-ada=ada t-bob=bob"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = "I wandered lonely as a cloud that floats on high over vales and hills"
 
 
@@ -283,9 +285,20 @@ async def test_a_slow_reader_holds_up_nobody_and_catches_up_with_few_events(
     assert sent.count(b"event: message") == 1
 
 
+@pytest.mark.parametrize("tokens", ["=ada", "t-ada=ada =bob", "t-ada=", "t-ada"])
+@pytest.mark.parametrize("example", ["chat_service", "refund_desk"])
+def test_a_service_whose_tokens_have_an_empty_one_does_not_start(
+    example: str, tokens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHAT_TOKENS", tokens)
+    monkeypatch.setenv("DESK_TOKENS", tokens)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with pytest.raises(ValueError, match="TOKEN=WHO"):  # else who sends no token is somebody
+        runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name=example)
+
+
 def _imported() -> Any:
-    path = Path(__file__).parents[2] / "examples" / "chat_service.py"
-    spec = importlib.util.spec_from_file_location("chat_service", path)
+    spec = importlib.util.spec_from_file_location("chat_service", EXAMPLES / "chat_service.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

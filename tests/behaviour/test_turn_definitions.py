@@ -294,6 +294,36 @@ async def test_what_an_untrusted_tool_said_taints_a_later_turn_that_no_longer_ha
         assert "say, t1/2.tools/1.say of s" in approval.why
 
 
+async def test_what_a_deferred_call_read_taints_a_later_turn_that_no_longer_has_the_tool() -> None:
+    keys: list[str] = []
+
+    class Slow(Shelf):
+        async def call(self, ctx: hf.Context[Any], tool: hf.ProvidedTool, arguments: dict[str, Any]) -> Any:
+            deferred = await ctx.defer(timeout=60)
+            keys.append(deferred.key)
+            return deferred
+
+    @hf.tool(read_only=True, untrusted=True)
+    async def page() -> str:
+        """Read a page."""
+        return "strange"
+
+    listed = hf.ProvidedTool("say", "Say.", WORD, read_only=True, untrusted=False, reach=hf.Reach(private=True))
+    shelf = Slow([listed])
+    script = [[call("say", word="x"), call("page")], text("Read."), call("pay", word="y"), text("Paid.")]
+    agent = agent_of(ScriptedModel(script), [shelf, page, pay])
+    async with hf.open(None, agents=[agent]) as runtime:
+        turn = await runtime.session("s", agent=agent).send("hello")
+        await until(lambda: _waits(runtime))
+        await runtime.resolve(keys[0], "a secret letter")
+        await turn.outcome()
+        shelf.tools = []
+        await runtime.session("s").send("pay")
+        await until(lambda: _waits(runtime))
+        (approval,) = await runtime.approvals()
+        assert (approval.tool, approval.rule) == ("pay", "taint")
+
+
 async def test_taint_counts_where_only_the_provider_lists_tools_that_reach_out() -> None:
     private, outside = hf.Reach(private=True), hf.Reach(external=True)
     shelf = Shelf(

@@ -164,6 +164,15 @@ class ToolExecutor:
         return await self._reconciler.reconcile(call, answer_from_outside)
 
     async def _outcome_of_reply(self, call: PreparedCall, reply: DeferralReply) -> Outcome:
+        outcome = await self._untainted_outcome_of_reply(call, reply)
+        if call.tool is None or call.tool.provided is None or not isinstance(outcome, Done | Failed):
+            return outcome
+        from holdfast.tools.providers import taint_of_listed  # only where agents have providers
+
+        taint = taint_of_listed(call.tool.provided[1], self._caller.session, call.key)
+        return msgspec.structs.replace(outcome, taint=taint)
+
+    async def _untainted_outcome_of_reply(self, call: PreparedCall, reply: DeferralReply) -> Outcome:
         tool, ask = call.tool, self.unrecorded_ask(call)
         if reply.error is not None:
             message = results.shorten(self._clean(reply.error.message), results.MAX_TEXT)

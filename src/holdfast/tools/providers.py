@@ -185,12 +185,17 @@ class ProviderCall:
     """None if the agent no longer has it."""
 
     async def call(self, ctx: CallContext, arguments: dict[str, Any]) -> Any:
-        listed, by = self.listed, record_name(ctx.session, ctx.key)
-        # Recorded with the result: a later turn may not know the tool any more.
-        ctx.taint = InputTaint(by if listed.untrusted else "", by if listed.reach.private else "")
+        listed = self.listed
+        ctx.taint = taint_of_listed(listed, ctx.session, ctx.key)
         if self.provider is None:
             raise ToolGone(listed.name, self.owner)
         return await self.provider.call(ctx, listed, arguments)
+
+
+def taint_of_listed(listed: ProvidedTool, session: str, key: str) -> InputTaint:
+    """The taint of what a tool returns. It is recorded with the result: a later turn may not know the tool any more."""
+    by = record_name(session, key)
+    return InputTaint(by if listed.untrusted else "", by if listed.reach.private else "")
 
 
 def make_tool(listed: object, owner: str, provider: AnyProvider | None) -> AnyTool:

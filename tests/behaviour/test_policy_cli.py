@@ -156,3 +156,42 @@ def test_a_rule_about_no_tool_of_the_agent_is_marked(shop: Shell) -> None:
 
 def test_an_agent_without_a_policy_is_shown_as_one_that_may_read(shop: Shell) -> None:
     assert shop("policy", "show", "shop.py:reader").stdout.startswith("otherwise: allowed where it only reads")
+
+
+PROVIDERS = """
+import holdfast as hf
+from holdfast.testing import ScriptedModel, call, text
+
+
+class Shelf:
+    name = "shelf"
+
+    async def list(self, turn):
+        return [hf.ProvidedTool("say", "Say.", {"type": "object", "properties": {"word": {"type": "string"}}})]
+
+    async def call(self, ctx, tool, arguments):
+        return f"said {arguments['word']}"
+
+
+answer = ScriptedModel([call("say", word="x"), text("Hello.")])
+reader = hf.Agent("reader", model=answer, tools=[Shelf()], policy=[hf.ask("say"), hf.allow("*")])
+"""
+
+
+def test_rules_about_tools_that_only_a_turn_knows_are_shown_as_such(shell: Shell) -> None:
+    (shell.folder / "shelf.py").write_text(PROVIDERS, encoding="utf-8")
+    assert "no tool known before a turn" in shell("policy", "show", "shelf.py:reader").stdout
+    refused = shell("policy", "check", "shelf.py:reader", 'say {"word": "x"}')
+    assert (refused.returncode, "providers (shelf) are known only within a turn" in refused.stderr) == (2, True)
+
+
+def test_changed_arguments_of_a_tool_of_the_turn_are_taken_with_a_remark(shell: Shell) -> None:
+    (shell.folder / "shelf.py").write_text(PROVIDERS, encoding="utf-8")
+    asked = shell("run", "shelf.py:reader", "hello", "--as", "s")
+    id = next(word for word in (asked.stdout + asked.stderr).split() if word.startswith("a-"))
+    always = shell("approve", id, "--always", "--yes")
+    assert (always.returncode, "with the tool in its code" in always.stderr) == (2, True)
+    changed = shell("approve", id, "--arguments", '{"word": "y"}', "--yes")
+    assert (changed.returncode, "a tool of the turn" in changed.stderr) == (0, True)
+    assert shell("resume", "s").returncode == 0
+    assert r"{\"word\":\"y\"}" in shell("logs", "s").stdout

@@ -9,6 +9,7 @@ import os
 import random
 import runpy
 import signal
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -292,7 +293,7 @@ def test_a_service_whose_tokens_have_an_empty_one_does_not_start(
 ) -> None:
     monkeypatch.setenv("CHAT_TOKENS", tokens)
     monkeypatch.setenv("DESK_TOKENS", tokens)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
     with pytest.raises(ValueError, match="TOKEN=WHO"):  # else who sends no token is somebody
         runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name=example)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
 
 
-_AREAS: Final = """agents compaction driver effects engine hooks live memory on policy processes retention runtime
+_AREAS: Final = """agents compaction driver effects engine exports hooks live memory on policy processes retention runtime
     secrets shell tasks telemetry tools triggers"""
 LOGGERS: Final = ("asyncio", "holdfast", *(f"holdfast.{area}" for area in _AREAS.split()))
 """Each logger needs the filter: it does not apply to children. asyncio logs lost exceptions."""

@@ -379,9 +379,13 @@ async def test_a_bad_version_or_time_of_memory_is_refused(ground: Ground) -> Non
     await _check_refused(ground, lambda g, bad: g.store.memory_put("s", "k", "v", expires=bad), [*BAD_NUMBERS, -1])
 
 
-async def test_a_memory_that_is_not_text_is_refused(ground: Ground) -> None:
+async def test_a_memory_that_is_not_json_is_refused(ground: Ground) -> None:
     bad: list[Any] = [None, 7, b"x", ["x"], object, "\ud800"]
-    await _check_refused(ground, lambda g, bad: g.store.memory_put("s", "k", bad), [*bad, "x" * 300_000])
+    values: list[Any] = [b"x", [b"x"], {1: "x"}, object, float("nan"), 2**70, "\ud800", ["\ud800"], "x" * 300_000]
+    await _check_refused(ground, lambda g, bad: g.store.memory_put("s", "k", bad), values)
+    await _check_refused(ground, lambda g, bad: g.store.memory_put("s", "k", "v", summary=bad), [*bad, "x" * 501])
+    metadata: list[Any] = [7, "x", ["x"], {1: "x"}, {"k": b"x"}, {"k": "x" * 20_000}]
+    await _check_refused(ground, lambda g, bad: g.store.memory_put("s", "k", "v", metadata=bad), metadata)
     await _check_refused(ground, lambda g, bad: g.store.memory_list("s", bad), bad)
     await _check_refused(ground, lambda g, bad: g.store.memory_list("s", after=bad), bad)
     await _check_refused(ground, lambda g, bad: g.store.memory_search("s", bad), bad)

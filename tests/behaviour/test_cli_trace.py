@@ -30,7 +30,7 @@ async def look(item: int) -> str:
 async def played(shell: Shell) -> Shell:
     """A store with two turns, the first with a sub-agent, and a process."""
     helper = hf.Agent("helper", model=ScriptedModel([call(look, item=1), text("helped")], keep=0), tools=[look])
-    script = [[call(look, item=1), call("helper", prompt="Help.")], text("Done."), text("Again.")]
+    script = [call(look, item=1), call("helper", prompt="Help."), text("Done."), text("Again.")]
     chief = hf.Agent("chief", model=ScriptedModel(script), tools=[look, hf.agent_tool(helper)], policy=[hf.allow("*")])
 
     @hf.process
@@ -57,18 +57,19 @@ def test_a_session_is_a_tree_of_its_turns(played: Shell) -> None:
     assert shown == [
         "trace ",
         "invoke_agent chief",
-        "  chat model  10 + 26 tokens",
+        "  chat model  10 + 12 tokens",
         "  execute_tool look",
+        "  chat model  20 + 14 tokens",
         "  execute_tool helper",
         "    invoke_agent helper",
         "      chat model  10 + 12 tokens",
         "      execute_tool look",
         "      chat model  20 + 2 tokens",
-        "  chat model  20 + 2 tokens",
+        "  chat model  30 + 2 tokens",
         "",
         "trace ",
         "invoke_agent chief",
-        "  chat model  30 + 2 tokens",
+        "  chat model  40 + 2 tokens",
     ]
 
 
@@ -87,7 +88,7 @@ def test_a_turn_that_is_not_there_is_an_error(played: Shell) -> None:
 
 
 def test_spans_are_sent_to_a_collector(played: Shell, collector: Collector) -> None:
-    assert played("trace", "s1/t1", "--otlp", collector.url).stdout == f"sent 9 spans to {collector.url}\n"
+    assert played("trace", "s1/t1", "--otlp", collector.url).stdout == f"sent 10 spans to {collector.url}\n"
     assert {span.id for span in collector.spans} == {span["id"] for span in played.json("trace", "s1/t1")}
 
 
@@ -100,7 +101,7 @@ def test_a_collector_that_refuses_is_an_error(played: Shell, collector: Collecto
     collector.status = 400
     done = played("trace", "s1", "--otlp", collector.url)
     assert done.returncode == 1
-    assert "did not take the 11 spans" in done.stderr
+    assert "did not take the 12 spans" in done.stderr
 
 
 def test_an_address_of_another_kind_is_refused(played: Shell) -> None:

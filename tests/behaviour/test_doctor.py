@@ -74,7 +74,7 @@ def test_the_report_as_json_has_everything_a_script_needs(doctor: Doctor, path: 
     assert done.returncode == 0
     assert report["healthy"] is True
     assert report["journals"] == {"completed": 2, "waiting": 1}
-    assert report["schema"] == 8
+    assert report["schema"] == 9
     assert report["leases"] == []
     assert report["quarantined"] == {}
     assert report["checksum_failures"] == 0

@@ -146,7 +146,7 @@ OPTIONS: dict[str, Any] = {
 def test_what_was_set_up_already_takes_no_options(option: str) -> None:
     register("ready-made", lambda _name: ScriptedModel([]))
     for model in (ScriptedModel([]), ["groq:a", "groq:b"], "ready-made:x"):
-        with pytest.raises(InvalidArgument, match=f"where {option} is given"):
+        with pytest.raises(InvalidArgument, match=f"where {option} is set"):
             hf.model(model, **{option: OPTIONS[option]})
 
 

@@ -16,7 +16,15 @@ from tests.behaviour.background import talkative
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
-from holdfast.errors import InvalidId, JournalMissing, NotASession, PumpHeld, RuntimeStopped
+from holdfast.errors import (
+    ExportRefused,
+    InvalidId,
+    JournalMissing,
+    JournalMoved,
+    NotASession,
+    PumpHeld,
+    RuntimeStopped,
+)
 from holdfast.store import StoreLimits
 from holdfast.store.notifications import pump_journal
 from holdfast.testing import check
@@ -473,6 +481,79 @@ async def test_a_frozen_host_loses_its_hold_and_its_late_answer_does_not_count(t
             assert (again.id, again.attempts, await again.ack()) == (1, 2, True)
             await taken.aclose()
         assert await states(runtime) == {"one": "acknowledged"}
+
+
+async def test_a_session_that_is_moved_takes_what_its_pump_had_along(tmp_path: Path) -> None:
+    path, file = tmp_path / "one.db", tmp_path / "s.jsonl"
+    async with hf.open(path, agents=[make_agent()], mirror=False) as runtime:
+        await begun(runtime)
+        with Worker(path) as host:
+            await until(lambda: runtime.store.holder(pump_journal("s")))
+            await runtime.notify("s", "one")
+            assert await host.line() == "1"
+            assert (await runtime.export_session("s", file, move=True)).journals == ("s",)
+            assert await check(runtime.store) == [], "while the host still has it"
+            assert await host.acknowledges() == "False"
+            assert (await states(runtime), await check(runtime.store)) == ({"one": "queued"}, [])
+    async with hf.open(tmp_path / "two.db", agents=[make_agent()], mirror=False, drive=False) as runtime:
+        await runtime.import_session(file, key=tmp_path / "one.db.key")
+        pump = runtime.notifications.pump("s")
+        again = await item_of(pump)
+        assert (again.title, again.attempts, await again.ack()) == ("one", 2, True)
+        await pump.aclose()
+        assert (await states(runtime), await check(runtime.store)) == ({"one": "acknowledged"}, [])
+
+
+async def test_without_a_pump_there_a_turn_carries_what_the_pump_had_before_the_move(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    async with hf.open(tmp_path / "one.db", agents=[make_agent()], mirror=False) as runtime:
+        await begun(runtime)
+        host = await pumping(runtime)
+        await runtime.notify("s", "one")
+        item = await host.item()
+        await runtime.export_session("s", file, move=True)
+        assert await item.ack() is False
+        with pytest.raises(JournalMoved):
+            await host.ended()
+        with pytest.raises(JournalMoved):
+            await item_of(runtime.notifications.pump("s"))
+    async with hf.open(tmp_path / "two.db", agents=[make_agent()], mirror=False) as runtime:
+        await runtime.import_session(file, key=tmp_path / "one.db.key")
+        await until(lambda: all_are(runtime, "acknowledged"))
+        assert (await turns(runtime), await check(runtime.store)) == (2, [])
+
+
+async def test_a_copy_is_refused_while_a_pump_has_something_and_made_without_the_pump(tmp_path: Path) -> None:
+    async with hf.open(tmp_path / "one.db", agents=[make_agent()], mirror=False) as runtime:
+        await begun(runtime)
+        host = await pumping(runtime)
+        await runtime.notify("s", "one")
+        item = await host.item()
+        with pytest.raises(ExportRefused, match="has something in its inbox"):
+            await runtime.export_session("s", tmp_path / "refused.jsonl")
+        assert await item.ack()
+        assert (await runtime.export_session("s", tmp_path / "s.jsonl")).journals == ("s",)
+        await host.close()
+    async with hf.open(tmp_path / "two.db", agents=[make_agent()], mirror=False) as runtime:
+        await runtime.import_session(tmp_path / "s.jsonl", key=tmp_path / "one.db.key")
+        with pytest.raises(JournalMissing):
+            await runtime.store.journal(pump_journal("s"))
+        assert await check(runtime.store) == []
+
+
+@pytest.mark.parametrize("moved", [False, True])
+async def test_the_journal_of_a_pump_is_forgotten_with_its_session(tmp_path: Path, *, moved: bool) -> None:
+    async with hf.open(tmp_path / "one.db", agents=[make_agent()], mirror=False) as runtime:
+        await begun(runtime)
+        host = await pumping(runtime)
+        await runtime.notify("s", "one")
+        await host.item()
+        if moved:
+            await runtime.export_session("s", tmp_path / "s.jsonl", move=True)
+        assert (await runtime.forget("s")).journals == ("s", pump_journal("s"))
+        with pytest.raises(JournalMissing):
+            await runtime.store.journal(pump_journal("s"))
+        assert await check(runtime.store) == []
 
 
 def test_a_plain_loop_pumps_too(tmp_path: Path) -> None:

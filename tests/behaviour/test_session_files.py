@@ -189,6 +189,22 @@ async def test_what_no_store_would_have_written_is_refused(tmp_path: Path, chang
         assert re.search(said, str(error)), str(error)
 
 
+async def test_a_notification_that_a_pump_is_said_to_have_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    async with hf.open(None, agents=[asks()], can_deliver=lambda _: False) as runtime:
+        await runtime.session("s", agent="asks").send("hello")
+        await at_rest(runtime, "s")
+        await runtime.notify("s", "one")
+        await runtime.export_session("s", file, move=True)
+    lines = lines_of(file)
+    async with hf.open(None) as runtime:
+        assert _of(lines, "notification")["notification"]["state"] == "queued"
+        _of(lines, "notification")["notification"].update(state="claimed", run="pump.1")
+        error = await tried(runtime, file, sealed(lines))
+        assert isinstance(error, SessionFileDamaged)
+        assert "in the hands of a pump" in str(error)
+
+
 async def test_a_file_that_is_too_deep_too_long_or_none_at_all_is_refused(tmp_path: Path) -> None:
     await write_file(file := tmp_path / "s.jsonl")
     lines = lines_of(file)

@@ -353,6 +353,9 @@ class NoTombstones:
     def find(self, journal: str) -> Tombstone | None:
         return None
 
+    def birthplace(self, journal: str) -> str | None:
+        return None
+
     def raw(self) -> Iterator[tuple[Tombstone, bool]]:
         return iter(())
 

@@ -636,7 +636,7 @@ def _settings(examples: int, steps: int) -> settings:
 def test_sqlite_and_the_memory_model_agree_also_over_crashes() -> None:
     """A short run, in which only the usual steps must happen. Torture runs until the rare ones have, too."""
     StoreMachine.seen.clear()
-    seed(2)(StoreMachine)
+    seed(4)(StoreMachine)
     run_state_machine_as_test(StoreMachine, settings=_settings(5, 30))
     missing = [step for step, least in MINIMA.items() if least >= 5 and not StoreMachine.seen[step]]
     assert not missing, f"these never happened: {missing}"

@@ -33,7 +33,9 @@ def _write(path: Path, line: object) -> None:
 
 
 async def _pump(folder: Path, runtime: hf.Runtime) -> None:
-    left = {found.id for state in ("queued", "claimed") for found in await runtime.notifications.list(SESSION, state)}
+    # One read: between two, the engine may return what a killed pump had. LAST is for a turn, also after a kill.
+    found = await runtime.notifications.list(SESSION)
+    left = {each.id for each in found if each.state in {"queued", "claimed"} and each.title != LAST}
     if not left:
         return
     pump = runtime.notifications.pump(SESSION, can_deliver=lambda _: True)

@@ -40,6 +40,8 @@ async def _laws(folder: Path) -> list[str]:
 
 
 STORY: Final = OneAct("EXTERNAL_CRASH", __file__, _laws)
+OWN: Final = ("external.", "process.", "cancel.", "store.committed")
+"""The crash points that tell about work items; at those of turns and of the store, other stories kill."""
 
 
 async def test_without_a_kill_every_law_holds(workers: Forks, tmp_path: Path) -> None:
@@ -52,8 +54,11 @@ def test_the_scenario_reaches_the_crash_points_of_work_items(points: list[str]) 
     assert {"external.accepted", "external.adopted", "external.progressed", "process.before_end"} <= named
 
 
-async def test_a_kill_at_each_named_point_leaves_one_end(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await STORY.try_all(workers, [(point,) for point in one_of_each(points)], tmp_path)
+async def test_a_kill_at_each_named_point_of_work_items_leaves_one_end(
+    workers: Forks, points: list[str], tmp_path: Path
+) -> None:
+    own = [point for point in points if point.startswith(OWN)]
+    await STORY.try_all(workers, [(point,) for point in one_of_each(own)], tmp_path)
 
 
 @pytest.mark.torture

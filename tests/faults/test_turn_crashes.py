@@ -150,10 +150,11 @@ def test_the_golden_runs_reach_every_crash_point_of_the_runtime(
     source = Path(holdfast.runtime.__file__).parent
     named = {name for path in source.glob("*.py") for name in re.findall(r'crash_point\("(.+?)"\)', path.read_text())}
     # These have crash tests of their own: tasks, compaction, processes, triggers, handoffs, deferrals, programs, hooks,
-    # sub-agents, folds, retried turns and cancelled calls.
+    # sub-agents, folds, retried turns, cancelled calls, definitions of turns, pumps, exports and imports.
     others = (
         *("task.", "turn.before_compaction", "process.", "trigger.", "handoff.", "defer.", "program.", "hook."),
         *("delegate.", "fold.", "turn.retry_forked", "cancel.call_accepted", "tool.before_stopped"),
+        *("environment.", "pump.", "export.", "import."),
     )
     named = {name for name in named if not name.startswith(others)}
     assert named

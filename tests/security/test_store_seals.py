@@ -377,7 +377,9 @@ def set_back(path: Path) -> None:
     tamper(path, "ALTER TABLE waits DROP COLUMN mac")
     tamper(path, "ALTER TABLE rules DROP COLUMN mac")
     tamper(path, "ALTER TABLE notifications DROP COLUMN payload")
-    tamper(path, "DROP TABLE folds")
+    tamper(path, "DROP TABLE folds; ALTER TABLE memories DROP COLUMN words")
+    for column in ("is_json", "summary", "metadata"):
+        tamper(path, f"ALTER TABLE memories DROP COLUMN {column}; ALTER TABLE memory_changes DROP COLUMN {column}")
     tamper(path, "DROP INDEX records_handed")
     tamper(path, "ALTER TABLE inputs DROP COLUMN head")
     tamper(path, "DELETE FROM meta WHERE key = 'key_check'")

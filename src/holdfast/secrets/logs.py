@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
 
 
-_AREAS: Final = """agents compaction driver effects engine hooks live memory on policy processes retention runtime
-    secrets shell tasks telemetry tools triggers"""
+_AREAS: Final = """agents compaction driver effects engine exports hooks live memory on policy processes retention
+    runtime secrets shell tasks telemetry tools triggers"""
 LOGGERS: Final = ("asyncio", "holdfast", *(f"holdfast.{area}" for area in _AREAS.split()))
 """Each logger needs the filter: it does not apply to children. asyncio logs lost exceptions."""
 _STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__)

@@ -16,8 +16,10 @@ from holdfast import __version__
 from holdfast.crashpoints import crash_point
 from holdfast.errors import ExportRefused, ImportRefused, JournalForgotten, JournalMissing, JournalPruned
 from holdfast.errors.store import MOVED
+from holdfast.names import is_pump_id
 from holdfast.store.contract import Command, JournalRow, Owner, Reader
 from holdfast.store.lease import is_gone
+from holdfast.store.pumps import end_pump
 from holdfast.store.retention import family_of
 from holdfast.store.session_file import FORMAT, Header, SessionFileWriter
 
@@ -80,6 +82,7 @@ class MoveAway(Command[MovedAway], frozen=True):
             if row.owner is not None and not is_gone(row.owner) and row.owner != self.owner:
                 left = max(left, row.lease_left(tx.now))
             if row.quarantine is None:
+                end_pump(tx, row, "its session was moved")
                 row.quarantine, row.epoch = f"{MOVED}{export}", row.epoch + 1
                 tx.rows.save_journal(row)
         return MovedAway(export, tuple(row.id for row in rows), left)
@@ -197,7 +200,7 @@ def _own_mac(session: str, store: str, macs_of: Callable[[str, bytes], Sequence[
 def exported_family(session: str, table: RetentionTable, find: Callable[[str], JournalRow]) -> list[JournalRow]:
     """A session and all journals that belong to it, forks too, with the oldest ones first; the session is the first.
 
-    `ExportRefused` if it can't leave without another one.
+    Pumps stay behind: they are the hold that a host has here. `ExportRefused` if it can't leave without another one.
     """
     row = find(session)
     if row.kind != "session":
@@ -206,7 +209,8 @@ def exported_family(session: str, table: RetentionTable, find: Callable[[str], J
         raise ExportRefused(session, f"it works for {row.session!r}; export that one")
     if row.parent is not None:
         raise ExportRefused(session, f"it goes on from records of {row.parent!r}; export that one, with its forks")
-    rows = sorted(family_of(row, table, find)[0], key=lambda each: each.no)
+    family = [each for each in family_of(row, table, find)[0] if not is_pump_id(each.id)]
+    rows = sorted(family, key=lambda each: each.no)
     ids = {each.id for each in rows}
     for each in rows:
         if each.parent is not None and each.parent not in ids:

@@ -121,11 +121,23 @@ class RecoverPump(Command[bool], frozen=True):
         row = tx.journal(self.journal)
         if not has_lapsed(row, tx.now) or row.session is None:
             return False
-        # The holder may be alive: without an owner its lease is fenced.
-        row.owner, row.expires, row.mono_expires, row.seen = None, 0, 0, row.wakes
-        tx.rows.save_lease(row)
+        _fence(tx, row)
         _hand_over(tx, row.session, "its pump has died")
         return True
+
+
+def end_pump(tx: Transaction, session: JournalRow, reason: str) -> None:
+    """End the pump of a session, if it has one, whoever holds it: what it has claimed is queued again."""
+    row = tx.rows.journal(pump_journal(session.id))
+    if row is not None:
+        _fence(tx, row)
+        _return_claimed(tx, session, reason)
+
+
+def _fence(tx: Transaction, row: JournalRow) -> None:
+    """Take the lease from a holder that may be alive; the pump has no work any more."""
+    row.owner, row.expires, row.mono_expires, row.seen = None, 0, 0, row.wakes
+    tx.rows.save_lease(row)
 
 
 def _hand_over(tx: Transaction, session: str, reason: str) -> None:

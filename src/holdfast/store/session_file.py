@@ -441,6 +441,10 @@ class _Check:
             case NotificationLine(notification=found):
                 self._own(found.journal)
                 self._notices[found.journal] += found.state in OPEN
+                if found.state == "claimed" and found.input is None:
+                    raise self._wrong(
+                        f"the notification {found.id} is in the hands of a pump, which is not in the file"
+                    )
             case TombstoneLine(tombstone=stone):
                 check_id("journal id", stone.journal)
                 if stone.journal in self._file.journals or stone.session not in self._file.journals:

@@ -565,24 +565,3 @@ def test_a_plain_loop_pumps_too(tmp_path: Path) -> None:
             assert (item.title, item.payload, item.ack()) == ("one", [1], True)
             break
         assert [found.state for found in runtime.notifications.list("s")] == ["acknowledged"]
-
-
-async def test_what_a_pump_has_in_flight_moves_with_its_session(tmp_path: Path) -> None:
-    async with hf.open(None, agents=[make_agent()]) as runtime:
-        await begun(runtime)
-        host = await pumping(runtime)
-        await runtime.notify("s", title="one", body="1")
-        item = await host.item()
-        await runtime.export_session("s", tmp_path / "s.jsonl", move=True)
-        assert not await item.ack()
-        assert await check(runtime.store) == []
-        await host.close()
-    async with hf.open(None, agents=[make_agent()], drive=False) as runtime:
-        await runtime.import_session(tmp_path / "s.jsonl", trust=True)
-        assert await check(runtime.store) == []
-        host = await pumping(runtime)
-        again = await host.item()
-        assert (again.id, again.title) == (item.id, "one")
-        assert await again.ack()
-        await host.close()
-        assert await check(runtime.store) == []

@@ -433,7 +433,7 @@ def audit_notifications(
                 yield "notification", where, f"is {found.state}, but its journal {what}"
         if found.state == "claimed" and found.input is None:  # it needs a pump that an engine sees to
             pump = pumps.get(pump_journal(found.journal))
-            if pump is None or not (pump.has_work() or pump.moved):  # a moved one ends where its file is imported
+            if pump is None or not pump.has_work():
                 yield "notification", where, "is claimed by a pump that is not there"
         elif found.state == "claimed":  # it needs a pending input or an open turn: nothing else would free it
             pending = inputs.get(found.journal, {}).get(found.input or 0)

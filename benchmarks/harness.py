@@ -29,6 +29,7 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from holdfast.store.contract import Lease
     from holdfast.tools import AnyTool
 
 FINISHED = 100_000
@@ -104,24 +105,33 @@ def finished(folder: Path) -> list[Bar]:
 
 
 def progress(folder: Path) -> list[Bar]:
-    """Reports of progress one after the other, each durable: the last thousand against the first.
+    """Reports of progress one after the other, each durable: in a long journal against those in a new one.
 
-    CPU of a hundred reports, the least of ten: a wait for the disk or for a processor says nothing about their number.
+    CPU of a hundred reports, the least of ten, in turns: the store and its writer are as warm for both.
     """
     from holdfast.records import Progressed
 
     async def measured() -> tuple[float, float]:
         async with open_store(fresh(folder / "progress.db"), durability="process") as store:
-            await store.open_journal("t", "process", "a", role="task", session="s")
-            lease = await store.claim("t")
-            head = lease.head
-            times: list[float] = []
-            for begin in range(0, REPORTS, 100):
+            leases: dict[str, Lease] = {}
+            heads: dict[str, int] = {}
+            for journal in ("new", "long"):
+                await store.open_journal(journal, "process", "a", role="task", session="s")
+                leases[journal] = lease = await store.claim(journal)
+                heads[journal] = lease.head
+
+            async def report(journal: str) -> float:
                 begun = time.process_time()
-                for number in range(begin, begin + 100):
-                    head = await store.append(lease, [Progressed(at=1, run=TASK_RUN, note=f"step {number}")], head=head)
-                times.append((time.process_time() - begun) / 100)
-            return min(times[:10]) * 1e6, min(times[-10:]) * 1e6
+                for _ in range(100):
+                    added = [Progressed(at=1, run=TASK_RUN, note=f"step {heads[journal]}")]
+                    heads[journal] = await store.append(leases[journal], added, head=heads[journal])
+                return (time.process_time() - begun) / 100
+
+            for _ in range(REPORTS // 100 - 10):
+                await report("long")
+            times = [(await report("new"), await report("long")) for _ in range(10)]
+            first, last = (min(each) * 1e6 for each in zip(*times, strict=True))
+            return first, last
 
     first, last = asyncio.run(measured())
     print(".", end="", file=sys.stderr, flush=True)

@@ -86,6 +86,12 @@ asks = hf.Agent("asks", model=ScriptedModel([call("ask"), text("Approved.")]), t
 orders = hf.Agent(
     "orders", model=ScriptedModel([call("order"), text("Ordered.")]), tools=[order], policy=[hf.allow("*")]
 )
+asks_twice = hf.Agent(
+    "asks-twice",
+    model=ScriptedModel([[call("ask"), call("ask")], text("Approved.")]),
+    tools=[ask],
+    policy=[hf.allow("*")],
+)
 asks_briefly = hf.Agent(
     "asks-briefly",
     model=ScriptedModel([call("ask_briefly"), text("Timed out.")]),

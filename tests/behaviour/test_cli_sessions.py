@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -264,6 +265,30 @@ def test_cancel_of_a_call_is_carried_out_by_whoever_drives_its_session(shell: Sh
     assert shell("resume", "s").returncode == 0
     assert shell("cancel", "s", "--call", "t1.2.1").stdout == "too late: t1.2.1 has its result\n"
     assert "enough" in shell("show", "s").stdout
+
+
+async def test_resume_waits_for_a_process_that_has_the_session_before_it_cancels_a_call(shell: Shell) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    shell("cancel", "s", "--call", "t1.2.1")
+    async with hf.open_store(shell.folder / ".holdfast/holdfast.db") as store:
+        await store.claim("s", ttl_ms=2_000)
+        done = await asyncio.to_thread(shell, "resume", "s")
+    assert (done.returncode, done.stdout) == (0, "Approved.\n")
+
+
+def test_resume_cancels_one_call_and_waits_for_the_next(shell: Shell) -> None:
+    shell("run", "agents.py:asks_twice", "hello", "--as", "s")
+    shell("cancel", "s", "--call", "t1.2.1")
+    assert shell("resume", "s").returncode == 3
+    assert shell("resolve", "s", "approval", "true").returncode == 0
+    assert shell("resume", "s").stdout == "Approved.\n"
+
+
+def test_the_inbox_keeps_a_wait_whose_call_is_to_be_cancelled(shell: Shell) -> None:
+    shell("run", "agents.py:asks", "hello", "--as", "s")
+    before = shell.json("inbox")
+    shell("cancel", "s", "--call", "t1.2.1")
+    assert shell.json("inbox") == before != []
 
 
 def test_cancel_stops_a_turn_that_is_queued_and_leaves_the_one_before(shell: Shell) -> None:

@@ -508,7 +508,7 @@ class TurnFollower:
 
     async def follow(self, after: int, run: str | None = None) -> FollowResult:
         """Print the events behind record `after`. `run` is the turn, if it began before that."""
-        waits = await sessions.open_waits(self._runtime.store, self._turn.session)
+        waits = await self._open_waits()
         if waits:
             return self._waiting(waits)
         loop = asyncio.get_running_loop()
@@ -552,10 +552,15 @@ class TurnFollower:
                 if event.turn == run and isinstance(event, events.TERMINAL):
                     return ()
             if isinstance(event, events.TurnWaiting):
-                waits = await sessions.open_waits(self._runtime.store, self._turn.session)
+                waits = await self._open_waits()
                 if waits:
                     return waits
         return ()
+
+    async def _open_waits(self) -> tuple[str, ...]:
+        """The waits for a person; empty before a request to cancel has been carried out, as it may end them."""
+        store, session = self._runtime.store, self._turn.session
+        return () if await sessions.is_stop_requested(store, session) else await sessions.open_waits(store, session)
 
     def _waiting(self, waits: tuple[str, ...]) -> FollowResult:
         session = self._turn.session

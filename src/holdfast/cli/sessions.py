@@ -486,7 +486,8 @@ async def _queued_inputs(store: Store, session: str) -> list[int]:
 
 async def open_waits(store: Store, session: str) -> tuple[str, ...]:
     """The waits that need an answer from outside; empty if the session runs, or is about to."""
-    if await _stop_requested(store, session) or (await store.journal(session)).status != "waiting":
+    line = await store.journal(session)
+    if line.status != "waiting":
         return ()
     turn = (await read_present(store, session)).turn
     if turn is None or turn.parked is None:
@@ -502,7 +503,8 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-async def _stop_requested(store: Store, session: str) -> bool:
+async def is_stop_requested(store: Store, session: str) -> bool:
+    """True if a request to cancel a turn or a call waits for the next drive of the session."""
     return any(isinstance(decode_input(each.body), CancelRequest) for each in await store.pending(session))
 
 

@@ -51,13 +51,13 @@ async def sse_stream(
             frame = None
             if coming.done():
                 try:
-                    frame = _frame(coming.result(), show)
+                    event = coming.result()
                 except StopAsyncIteration:
                     return
                 except (CursorInvalid, JournalMissing):
                     yield b"id\nevent: reset\ndata: {}\n\n"
                     return
-                coming = None
+                coming, frame = None, _frame(event, show)
             if frame is not None or clock() >= due:
                 yield frame or b":\n\n"
                 due = clock() + seconds

@@ -13,7 +13,7 @@ from holdfast.runtime.exports import STREAM
 from holdfast.store import open_store
 
 if TYPE_CHECKING:
-    from holdfast.store.moves import SessionReport
+    from holdfast.store.exports import SessionReport
 
 
 _FILE: Final = "The file; - for the standard"

@@ -508,14 +508,15 @@ class TurnFollower:
 
     async def follow(self, after: int, run: str | None = None) -> FollowResult:
         """Print the events behind record `after`. `run` is the turn, if it began before that."""
-        waits = await self._open_waits()
-        if waits:
-            return self._waiting(waits)
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in _SIGNALS:  # before anything else: the turn may be under way
             loop.add_signal_handler(number, self._interrupt if number is signal.SIGINT else self._leave)
-        pump, outcome = eventloop.spawn(self._pump(after, run)), eventloop.spawn(self._turn.outcome())
+        pump, outcome = None, None
         try:
+            waits = await self._open_waits()
+            if waits:
+                return self._waiting(waits)
+            pump, outcome = eventloop.spawn(self._pump(after, run)), eventloop.spawn(self._turn.outcome())
             return await self._watch(pump, outcome)
         finally:
             tasks: list[asyncio.Task[Any] | None] = [pump, outcome, self._cancelling]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store.moves import MovedAway, SessionReport
+    from holdfast.store.exports import MovedAway, SessionReport
 
 
 _log: Final = logging.getLogger("holdfast.exports")

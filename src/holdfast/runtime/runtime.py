@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification, inbox
     from holdfast.store.contract import Journal, Settlement, Wait, Work
-    from holdfast.store.moves import SessionReport
+    from holdfast.store.exports import SessionReport
     from holdfast.store.retention import Forgotten
     from holdfast.store.spending import Spend
     from holdfast.store.sqlite.backup import BackupReport

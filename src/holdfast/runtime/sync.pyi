@@ -72,7 +72,7 @@ from holdfast.store.contract import Journal as Journal
 from holdfast.store.contract import Settlement as Settlement
 from holdfast.store.contract import StoreLimits as StoreLimits
 from holdfast.store.contract import Wait as Wait
-from holdfast.store.moves import SessionReport as SessionReport
+from holdfast.store.exports import SessionReport as SessionReport
 from holdfast.store.notifications import NotificationState as NotificationState
 from holdfast.store.notifications import SettledByHand as SettledByHand
 from holdfast.store.retention import Forgotten as Forgotten

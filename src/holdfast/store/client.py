@@ -35,7 +35,7 @@ from holdfast.store.waits import AddRule, StoredRule
 if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
-    from holdfast.store import moves
+    from holdfast.store import exports
     from holdfast.store.backend import Backend
     from holdfast.store.folds import Fold
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
@@ -1370,31 +1370,31 @@ class Store:
 
     # ---- sessions in files ----
 
-    async def move_away(self, session: str) -> moves.MovedAway:
+    async def move_away(self, session: str) -> exports.MovedAway:
         """Mark a session and all that belongs to it as moved: from now on nothing can be written for it here.
 
         The same again finds the same mark.
         """
         check_id("session", session)
-        from holdfast.store import moves  # few processes export or import
+        from holdfast.store import exports  # few processes export or import
 
-        return await self._submit(moves.MoveAway(session, secrets.token_hex(16), self.owner))
+        return await self._submit(exports.MoveAway(session, secrets.token_hex(16), self.owner))
 
     async def export_session(
         self, session: str, write: Callable[[bytes], object], *, memory: Sequence[str] | None = None
-    ) -> moves.SessionReport:
+    ) -> exports.SessionReport:
         """Write one state of a session, with all that belongs to it, as the lines of a session file; see `moves`.
 
         A session that was not moved away must be at rest: `ExportRefused` if not. `memory` names the scopes that go
         along, by default those with the ids of the sessions.
         """
         check_id("session", session)
-        from holdfast.store import moves
+        from holdfast.store import exports
 
         scopes = None if memory is None else _scopes_of(memory)
         at = self._wall()
         return await self._backend.read_long(
-            lambda reader: moves.write_file(reader, session, write, scopes, self.id, at, self._backend.file_macs)
+            lambda reader: exports.write_file(reader, session, write, scopes, self.id, at, self._backend.file_macs)
         )
 
     async def read_session_file(self, source: IO[bytes], name: str) -> SessionFile:
@@ -1413,24 +1413,24 @@ class Store:
         key: Path | None = None,
         trust: bool = False,
         dry_run: bool = False,
-    ) -> moves.SessionReport:
+    ) -> exports.SessionReport:
         """Store the session of a file, with all that belongs to it: all in one transaction, and once.
 
         `SessionFileUntrusted` without `trust`, unless the file carries a MAC under the key of its store: this one, or
         one with the key in the file `key`, or one that shares its key with this one.
         """
-        from holdfast.store import moves
+        from holdfast.store import exports
 
         digest, store = bytes.fromhex(file.end.digest), file.header.store
         macs = await asyncio.to_thread(self._backend.file_macs, store, digest, key)
         if not trust and not any(hmac.compare_digest(mac, file.end.mac) for mac in macs):
             raise errors.SessionFileUntrusted(name, store)
-        command = moves.ImportSession(file, name, spend_of, dry_run=True)
+        command = exports.ImportSession(file, name, spend_of, dry_run=True)
         found = await self._backend.submit(command)
         if dry_run or not found.fresh:
             return found
         for blob in file.blobs():
-            await self._backend.submit(moves.PutSpooledBlob(blob))
+            await self._backend.submit(exports.PutSpooledBlob(blob))
         return await self._backend.submit(replace(command, dry_run=False))
 
     # ---- changes ----
